@@ -4,7 +4,7 @@ use std::{net::IpAddr, time::Duration};
 
 use pmof_proto::{Settings, limits};
 
-use crate::{CompletionQueue, Method, RemoteRegion, SharedReceives, setters::setters};
+use crate::{CompletionQueue, Method, RemoteRegion, SharedReceives};
 
 /// Default time without an answer that is due, after which a connection counts as lost: longer than a slow disk's flush.
 pub const DEFAULT_LOSS_TIMEOUT: Duration = Duration::from_secs(10);
@@ -58,7 +58,7 @@ impl Default for ConnectOptions {
     }
 }
 
-setters!(ConnectOptions {
+pmof_mem::setters!(ConnectOptions {
     private_data: Vec<u8>,
     timeout: Duration,
     loss_timeout: Duration,

@@ -90,7 +90,6 @@ mod queue;
 mod region;
 mod request;
 mod ring;
-mod setters;
 mod shared;
 mod shm;
 mod short;

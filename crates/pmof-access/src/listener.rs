@@ -14,7 +14,6 @@ use crate::{
     driver::{DrivenAppender, Driver, Waits, next_link_id},
     link::Link,
     peer::PeerShared,
-    setters::setters,
     transport::{Incoming, Listening},
 };
 
@@ -49,7 +48,7 @@ impl Default for ListenOptions {
     }
 }
 
-setters!(ListenOptions { settings: Settings, handshake_timeout: Duration, trust_network: bool });
+pmof_mem::setters!(ListenOptions { settings: Settings, handshake_timeout: Duration, trust_network: bool });
 
 /// What goes with an acceptance.
 #[derive(Clone, Debug)]
@@ -81,7 +80,7 @@ impl Default for AcceptOptions {
     }
 }
 
-setters!(AcceptOptions {
+pmof_mem::setters!(AcceptOptions {
     private_data: Vec<u8>,
     loss_timeout: Duration,
     receive_queue: impl Into<Option<CompletionQueue>>,

@@ -19,7 +19,6 @@ use crate::{
         Assistance, Assistants, Assisted, Background, Backoff, Callers, DEFAULT_SPIN, Flusher, Progress,
         ProgressThread, ReadyFlag, Waiting, Wakers,
     },
-    setters::setters,
 };
 
 /// Waits of at least this time begin without looking at the clock, which makes them up to a tick of 20 ms longer.
@@ -44,7 +43,7 @@ impl Default for QueueOptions {
     }
 }
 
-setters!(QueueOptions { waiting: Waiting, progress: Progress });
+pmof_mem::setters!(QueueOptions { waiting: Waiting, progress: Progress });
 
 /// Carries out flushes that wait for a device on [`Background`] threads. Clones are the same one.
 #[derive(Clone, Debug)]

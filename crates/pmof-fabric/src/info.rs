@@ -161,7 +161,7 @@ unsafe fn offers(
     hints: *const sys::fi_info,
 ) -> Result<Vec<Info>, i32> {
     let mut found = ptr::null_mut();
-    // SAFETY: the caller answers for node and hints; `found` takes the list.
+    // SAFETY: the node is a C string or null and the hints are whole or null, as this function asks of its caller; `found` is a place for the list.
     let status = unsafe { (fabric.fi_getinfo)(sys::API_VERSION, node, ptr::null(), flags, hints, &raw mut found) };
     if status != 0 {
         return Err(status);

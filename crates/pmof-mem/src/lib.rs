@@ -37,6 +37,7 @@ mod part_flush;
 mod parts;
 mod probe;
 mod region;
+mod setters;
 mod settle;
 pub mod shadow;
 mod socket;

@@ -29,21 +29,7 @@ pub struct FeatureOptions {
     pub dry_run: bool,
 }
 
-impl FeatureOptions {
-    /// Sets [`declaration`](Self#structfield.declaration).
-    #[must_use]
-    pub fn declaration(mut self, declaration: impl Into<Option<Declaration>>) -> Self {
-        self.declaration = declaration.into();
-        self
-    }
-
-    /// Sets [`dry_run`](Self#structfield.dry_run).
-    #[must_use]
-    pub fn dry_run(mut self, dry_run: bool) -> Self {
-        self.dry_run = dry_run;
-        self
-    }
-}
+pmof_mem::setters!(FeatureOptions { declaration: impl Into<Option<Declaration>>, dry_run: bool });
 
 /// Why the features of a pool could not be read, or not changed in all replicas.
 #[derive(Debug, thiserror::Error)]

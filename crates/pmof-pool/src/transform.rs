@@ -28,28 +28,7 @@ pub struct TransformOptions {
     pub lost: Vec<String>,
 }
 
-impl TransformOptions {
-    /// Sets [`declaration`](Self#structfield.declaration).
-    #[must_use]
-    pub fn declaration(mut self, declaration: impl Into<Option<Declaration>>) -> Self {
-        self.declaration = declaration.into();
-        self
-    }
-
-    /// Sets [`dry_run`](Self#structfield.dry_run).
-    #[must_use]
-    pub fn dry_run(mut self, dry_run: bool) -> Self {
-        self.dry_run = dry_run;
-        self
-    }
-
-    /// Sets [`lost`](Self#structfield.lost).
-    #[must_use]
-    pub fn lost(mut self, lost: Vec<String>) -> Self {
-        self.lost = lost;
-        self
-    }
-}
+pmof_mem::setters!(TransformOptions { declaration: impl Into<Option<Declaration>>, dry_run: bool, lost: Vec<String> });
 
 /// What was done to a set, or would be done in a dry run.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -344,7 +344,7 @@ pub fn read_memory(address: u64) -> Option<u64> {
 ///
 /// The array must be valid for `'a`, and QEMU must have filled `length` bytes of it.
 unsafe fn filled<'a>(array: *mut sys::ByteArray, length: usize) -> Option<&'a [u8]> {
-    // SAFETY: the caller keeps the array valid; its length is checked here.
+    // SAFETY: the array is valid for `'a`, as this function asks of its caller, and holds at least `length` bytes, which is checked first.
     unsafe { ((*array).length as usize >= length).then(|| std::slice::from_raw_parts((*array).data, length)) }
 }
 

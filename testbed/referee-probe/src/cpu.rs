@@ -6,7 +6,7 @@ use std::arch::asm;
 /// A plain store of the whole value, in a form that the compiler keeps.
 pub(crate) fn store(to: *mut u8, value: &[u8]) {
     for (index, byte) in value.iter().enumerate() {
-        // SAFETY: the caller maps `value.len()` bytes at `to`.
+        // SAFETY: `to` points to a mapping of at least `value.len()` bytes, which every probe holds until it ends; the index is below that.
         unsafe { to.add(index).write_volatile(*byte) };
     }
 }

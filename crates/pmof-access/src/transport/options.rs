@@ -2,8 +2,6 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use crate::setters::setters;
-
 /// Which RDMA device a peer uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceChoice {
@@ -52,7 +50,7 @@ impl Default for VerbsOptions {
     }
 }
 
-setters!(VerbsOptions {
+pmof_mem::setters!(VerbsOptions {
     device: DeviceChoice,
     native_flush: bool,
     atomic_write: bool,

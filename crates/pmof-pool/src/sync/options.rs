@@ -15,25 +15,4 @@ pub struct SyncOptions {
     pub from: Option<usize>,
 }
 
-impl SyncOptions {
-    /// Sets [`declaration`](Self#structfield.declaration).
-    #[must_use]
-    pub fn declaration(mut self, declaration: impl Into<Option<Declaration>>) -> Self {
-        self.declaration = declaration.into();
-        self
-    }
-
-    /// Sets [`dry_run`](Self#structfield.dry_run).
-    #[must_use]
-    pub fn dry_run(mut self, dry_run: bool) -> Self {
-        self.dry_run = dry_run;
-        self
-    }
-
-    /// Sets [`from`](Self#structfield.from).
-    #[must_use]
-    pub fn from(mut self, from: impl Into<Option<usize>>) -> Self {
-        self.from = from.into();
-        self
-    }
-}
+pmof_mem::setters!(SyncOptions { declaration: impl Into<Option<Declaration>>, dry_run: bool, from: impl Into<Option<usize>> });

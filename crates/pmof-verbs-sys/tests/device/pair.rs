@@ -375,7 +375,7 @@ impl Pair {
 
     /// Posts the batch that is begun and waits for its completions.
     pub(crate) fn complete(&self, count: usize) -> Vec<ibv_wc> {
-        // SAFETY: the caller has begun a batch.
+        // SAFETY: the queue pair lives as long as `self`, and each test calls this between ibv_wr_start and the next, as the call asks.
         zero(unsafe { ibv_wr_complete(self.initiator.qp_ex) }, "ibv_wr_complete");
         self.initiator.completions(count)
     }

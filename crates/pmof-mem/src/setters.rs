@@ -1,6 +1,8 @@
 //! Options are structs with a default, whose fields are set one by one, so that a new field breaks no program.
 
 /// A method for each field named, which sets it.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! setters {
     ($options:ident { $($field:ident: $type:ty),+ $(,)? }) => {
         impl $options {
@@ -15,5 +17,3 @@ macro_rules! setters {
         }
     };
 }
-
-pub(crate) use setters;
