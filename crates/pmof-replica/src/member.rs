@@ -24,7 +24,7 @@ mod remote;
 mod tests;
 
 pub(crate) use absent::AbsentMember;
-pub(crate) use control::{Asking, Control};
+pub(crate) use control::{Asking, Control, UNKNOWN_SUCCESSOR};
 pub(crate) use local::LocalMember;
 pub(crate) use remote::{RELAXED_BYTES, RemoteMember, Writing};
 

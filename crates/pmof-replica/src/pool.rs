@@ -645,9 +645,14 @@ impl Open {
             _ => None,
         });
         if let Some(successor) = { successor }.next() {
-            let others = self.members.iter().filter(|member| member.standing().failure().is_none());
-            others.filter_map(|member| member.control()).for_each(|control| control.fence(&successor));
+            self.fence(&successor);
         }
+    }
+
+    /// Nothing is asked of any member any more.
+    fn fence(&self, successor: &str) {
+        let others = self.members.iter().filter(|member| member.standing().failure().is_none());
+        others.filter_map(|member| member.control()).for_each(|control| control.fence(successor));
     }
 
     /// `is_acknowledged`: it is known durably which replicas lack what was written.

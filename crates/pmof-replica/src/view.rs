@@ -80,7 +80,12 @@ pub(crate) struct View {
     marked: Vec<u64>,
     /// Epochs that another writer has announced to members which come back, and the epochs that those descend from.
     overruled: Vec<(Epoch, Uuid)>,
+    /// Epochs that this writer has announced, in force or not.
+    own: Vec<Uuid>,
 }
+
+/// Epochs of one opening that are remembered, 1 MiB of them. After more a successor is known only by what it takes away.
+const OWN_MAX: usize = 1 << 16;
 
 /// The rule of a pool's members as they are not now.
 #[derive(Clone, Copy, Debug)]
@@ -146,8 +151,9 @@ impl View {
     pub(crate) fn new(rule: Rule, indexes: Vec<Option<u16>>, base: Base, mark: u64, in_use: Positions) -> Self {
         let (left_at, marked) = (vec![None; indexes.len()], vec![0; indexes.len()]);
         let needed = if rule.is_majority() { 0 } else { in_use };
-        let (in_force, current, equal, overruled, other) = (in_use, in_use, 0, Vec::new(), None);
-        Self { rule, other, indexes, base, mark, in_force, current, equal, needed, left_at, marked, overruled }
+        let (in_force, current, equal, other) = (in_use, in_use, 0, None);
+        let (overruled, own) = (Vec::new(), Vec::new());
+        Self { rule, other, indexes, base, mark, in_force, current, equal, needed, left_at, marked, overruled, own }
     }
 
     /// One more place, of a member that may come.
@@ -238,6 +244,9 @@ impl View {
         let indexes = self.indexes.iter().enumerate().filter(|(position, _)| in_use & (1 << position) != 0);
         let epoch = Epoch::new(indexes.filter_map(|(_, index)| *index));
         let epoch = Epoch { id: named.unwrap_or(epoch.id), ..epoch };
+        if self.own.len() < OWN_MAX {
+            self.own.push(epoch.id);
+        }
         let opening = self.base.opening.saturating_add(1);
         let ancestors = self.base.ancestors.clone();
         *change = Change::Announced(Announced { epoch, opening, connected, in_use });
@@ -282,6 +291,19 @@ impl View {
         let has_named = ancestors.len() > before;
         ancestors.truncate(ANCESTORS_MAX);
         has_named
+    }
+
+    /// The pool was made by this writer, with the epoch in force.
+    pub(crate) fn note_made(&mut self) {
+        self.own.extend(self.epoch());
+    }
+
+    /// Whether the replica was told of an epoch by another writer that came after this one: it descends from an epoch of this one. A writer that
+    /// died before has never heard of those.
+    pub(crate) fn is_superseded_by(&self, state: &PoolState) -> bool {
+        let is_own = |id: Uuid| self.own.contains(&id);
+        let is_known = |id: Uuid| is_own(id) || self.base.ancestors.iter().any(|known| known.id == id);
+        self.own.len() < OWN_MAX && !is_known(state.epoch.id) && state.ancestors.iter().any(|epoch| is_own(epoch.id))
     }
 
     /// What a member of this index has to be told before it catches up. `state`: what it was found in, unless it stayed connected. `None`:

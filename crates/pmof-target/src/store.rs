@@ -103,6 +103,8 @@ pub struct OpenPool {
     roster: KeptRoster,
     /// An epoch was begun since it was opened, so that it is for this opening to say that it ended in order.
     has_begun: bool,
+    /// The epoch that its writer named when it came back over another connection.
+    named_epoch: Option<Uuid>,
     access: OpenFor,
     memory: Arc<Memory>,
     /// What holds it, where it has not got its name yet.
@@ -182,6 +184,7 @@ impl PoolStore {
             keeps_intent: false,
             roster: KeptRoster::made(new.replica_count),
             has_begun: true,
+            named_epoch: None,
             access: OpenFor::Write,
             memory,
             unpublished,
@@ -236,8 +239,20 @@ impl PoolStore {
         }
         let roster = read_roster(&memory, &header).map_err(|error| self.memory_error(name, error))?;
         let roster = roster.map_err(|source| StoreError::Header { name: name.clone(), source })?;
-        let (name, keeps_intent, has_begun, unpublished) = (name.clone(), false, false, None);
-        Ok(OpenPool { name, header, state, sequence, keeps_intent, roster, has_begun, access, memory, unpublished })
+        let (name, keeps_intent, has_begun, named_epoch, unpublished) = (name.clone(), false, false, None, None);
+        Ok(OpenPool {
+            name,
+            header,
+            state,
+            sequence,
+            keeps_intent,
+            roster,
+            has_begun,
+            named_epoch,
+            access,
+            memory,
+            unpublished,
+        })
     }
 
     /// Whether a writer has the pool, here or in another process.
@@ -523,6 +538,16 @@ impl OpenPool {
     /// Which opening wrote it last, and whether that ended in order.
     pub fn state(&self) -> &PoolState {
         &self.state
+    }
+
+    /// The same, for a writer that names an epoch of its own.
+    pub(crate) fn named_by(self, named_epoch: Option<Uuid>) -> Self {
+        Self { named_epoch, ..self }
+    }
+
+    /// Whether an epoch is one of those who have it open for writing now. The epoch that they found is that of the writer before, who knows it too.
+    pub(crate) fn is_epoch_of_writer(&self, epoch: Uuid) -> bool {
+        self.named_epoch == Some(epoch) || (self.has_begun && self.state.epoch.id == epoch)
     }
 
     /// Announces an epoch, as durably as the medium can. Nothing is written under it before it is

@@ -42,7 +42,8 @@ pub enum Request {
         require: Durability,
         /// Milliseconds for which nothing came from the other one, at least; 0 takes the pool over at once.
         silent_ms: u64,
-        /// The pool's epoch, which its writer and targets alone know: whoever names it is that writer, come back over another connection.
+        /// An epoch that the writer has begun there, or has named so, which it and targets alone know: whoever names it is that writer, come back over another
+        /// connection. The one that it found is not its own.
         epoch: Option<Uuid>,
     },
     /// Close the pool that this connection has open, and publish it where that was put off.

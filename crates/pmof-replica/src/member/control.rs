@@ -13,6 +13,9 @@ use crate::{
     site::{Asked, Site},
 };
 
+/// Who has taken a pool over, where no target says.
+pub(crate) const UNKNOWN_SUCCESSOR: &str = "another initiator";
+
 /// A replica that answers questions, and whether it is in use.
 #[derive(Debug)]
 pub(crate) struct Control {
@@ -217,7 +220,7 @@ impl Control {
     /// Who has the pool now, as far as its target says soon.
     fn successor(&self) -> String {
         let holder = self.standing.place.url().and_then(|url| self.site.holder_of(&url.name));
-        holder.unwrap_or_else(|| "another initiator".to_owned())
+        holder.unwrap_or_else(|| UNKNOWN_SUCCESSOR.to_owned())
     }
 }
 

@@ -122,6 +122,11 @@ impl Epochs {
         state.in_use() == self.current.load(Ordering::Acquire) || self.begin_in(&mut state)
     }
 
+    /// The pool was made just now.
+    pub(super) fn note_made(&self) {
+        self.state.lock().view.note_made();
+    }
+
     /// Gives the members in use an epoch of their own, durably. One that does not take it is lost. False: too few were left.
     pub(super) fn begin(&self) -> bool {
         self.begin_in(&mut self.state.lock())

@@ -622,6 +622,9 @@ impl Replicas for NativeReplicas {
             epochs.keep_roster(roster.clone(), *kept);
         }
         before.inspect(|before| epochs.found_changed(*before));
+        if matches!(self.origin, Origin::Made(_)) {
+            epochs.note_made();
+        }
         Some(epochs)
     }
 

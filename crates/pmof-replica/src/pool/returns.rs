@@ -31,7 +31,7 @@ use crate::{
     catch_up::{CatchUp, Limit},
     intent::SWEEP_INTERVAL,
     lineage::{Apart, Found, of_returning},
-    member::{AbsentMember, Control, Flush, FlushLevel, Member, Standing},
+    member::{AbsentMember, Control, Flush, FlushLevel, Member, Standing, UNKNOWN_SUCCESSOR},
     pages::PageMap,
     peers::Peers,
     reach::Reach,
@@ -534,6 +534,12 @@ impl Returns {
         if state_now.view().has_other(index, position) || known.is_some_and(|known| known != index) {
             return Err(Halt::Rejected(ReplicaError::Unexpected));
         }
+        if state_now.view().is_superseded_by(&state) {
+            // Its connections to the others may be cut, so that it was told by none of them.
+            drop(state_now);
+            open.fence(UNKNOWN_SUCCESSOR);
+            return Err(Halt::Ended);
+        }
         let found = Found { index, state: &state };
         let apart = of_returning(&found, state_now.view().line(), state_now.view().opening());
         drop(state_now);
@@ -548,7 +554,10 @@ impl Returns {
             *left = None;
         }
         if !epochs.introduce(position, (index, Some(&state)), &member) {
-            member.standing().fail(ReplicaError::Behind);
+            // Taken over there, before the pool knows of this connection.
+            if let ReplicaError::Fenced { successor } = &*member.standing().fail(ReplicaError::Behind) {
+                open.fence(successor);
+            }
             return Err(Halt::Later);
         }
         // Of one that was in sync while the pool was open, all that was written since is known.

@@ -234,3 +234,39 @@ fn a_change_that_was_found_needs_most_of_those_before_it_until_it_is_settled() {
     view.adopt();
     assert!(view.is_quorum(0b0011));
 }
+
+/// The state of a replica that was told of an epoch, and not that all were.
+fn told_of(epoch: Epoch, ancestors: &[Epoch]) -> PoolState {
+    PoolState::new(Uuid::nil(), 3).begun(0, epoch, 9, ancestors)
+}
+
+#[test]
+fn whoever_was_told_of_an_epoch_behind_an_own_one_has_met_the_successor() {
+    let mut view = view(3);
+    let found = view.line()[0];
+    let abandoned = begun(view.step(&mut Change::default(), 0b111, 0b111)).0;
+    let own = begin(&mut view, 0b111, 0b011);
+    let other = Epoch::new(0..2);
+    assert!(view.is_superseded_by(&told_of(other, &[own, found])));
+    assert!(
+        !view.is_superseded_by(&told_of(other, &[found])),
+        "whoever wrote before, and died while it began an epoch"
+    );
+    assert!(!view.is_superseded_by(&told_of(abandoned, &[found])), "it has announced that itself");
+    assert!(!view.is_superseded_by(&told_of(own, &[found])));
+    view.note_made();
+    assert!(!view.is_superseded_by(&told_of(abandoned, &[own, found])));
+    assert!(
+        view.is_superseded_by(&told_of(other, &[abandoned, found])),
+        "the successor may have met what was given up"
+    );
+}
+
+#[test]
+fn of_a_new_pool_the_first_epoch_is_its_writers() {
+    let mut view = view(3);
+    let told = told_of(Epoch::new(0..3), view.line());
+    assert!(!view.is_superseded_by(&told));
+    view.note_made();
+    assert!(view.is_superseded_by(&told));
+}

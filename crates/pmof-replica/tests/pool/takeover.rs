@@ -3,7 +3,7 @@
 use std::{fs, os::unix::fs::MetadataExt, time::Duration};
 
 use pmof_access::{Address, Durability};
-use pmof_control::{OpenFor, PoolName, PoolRefusal, Reply, Request};
+use pmof_control::{Epoch, OpenFor, PoolName, PoolRefusal, Reply, Request};
 use pmof_replica::{Pool, PoolError, PoolOptions, ReplicaError};
 use pmof_target::{Service, ServiceOptions, StoreOptions};
 use tempfile::TempDir;
@@ -197,6 +197,42 @@ fn who_knows_the_epoch_comes_back_at_once() {
         assert_fenced(old.persist(0, b"late"));
         assert_eq!(again.ask(&Request::Close { in_order: false }), Reply::Closed);
     }
+}
+
+#[test]
+fn a_fenced_writer_takes_nothing_from_its_successor() {
+    let target = Target::start();
+    let [tcp, _] = target.urls("orders");
+    let address = &target.service.addresses()[0];
+    let name = PoolName::new("orders").unwrap();
+    let ask = |initiator: &RawInitiator, epoch| {
+        let (name, require) = (name.clone(), Durability::ProcessCrash);
+        initiator.ask(&Request::TakeOver { name, require, silent_ms: epoch_silence(epoch), epoch })
+    };
+    let old = options([&tcp]).create(POOL_BYTES).unwrap();
+    let epoch = options([&tcp]).info().unwrap()[0].state.epoch.id;
+    // The old writer loses its connection, comes back, loses that one too, and comes back: all before it has begun another epoch.
+    let [again, once_more] = [0, 1].map(|_| RawInitiator::connect(address));
+    for initiator in [&again, &once_more] {
+        assert!(matches!(ask(initiator, Some(epoch)), Reply::Opened { .. }));
+    }
+    assert_fenced(old.persist(0, b"late"));
+    // Its successor finds the epoch that the old one knows.
+    let successor = RawInitiator::connect(address);
+    assert!(matches!(ask(&successor, None), Reply::Opened { state, .. } if state.epoch.id == epoch));
+    let late = RawInitiator::connect(address);
+    assert!(matches!(ask(&late, Some(epoch)), Reply::Refused { code: 6, .. }));
+    let own = Epoch { id: Uuid::from_u128(7), members: 1 };
+    let ancestors = vec![Epoch { id: epoch, members: 1 }];
+    assert_eq!(successor.ask(&Request::Begin { opening: 2, epoch: own, ancestors }), Reply::Begun);
+    assert!(matches!(ask(&late, Some(epoch)), Reply::Refused { code: 6, .. }));
+    assert!(matches!(ask(&late, Some(own.id)), Reply::Opened { .. }), "it is the successor, come back");
+    assert_eq!(late.ask(&Request::Close { in_order: false }), Reply::Closed);
+}
+
+/// Who names an epoch takes nothing from anybody else.
+fn epoch_silence(epoch: Option<Uuid>) -> u64 {
+    if epoch.is_some() { u64::MAX } else { 0 }
 }
 
 #[test]

@@ -31,7 +31,7 @@ pub(super) struct Terms {
     pub(super) require: Durability,
     /// For which the old writer must have been silent.
     pub(super) silence: Duration,
-    /// Whoever names the pool's epoch is the old writer, come back.
+    /// Whoever names an epoch of the old writer is that one, come back over another connection.
     pub(super) epoch: Option<Uuid>,
 }
 
@@ -39,7 +39,7 @@ impl Session {
     pub(super) fn take_over(&mut self, stores: &Stores, name: &PoolName, terms: Terms) -> Result<Reply, Refused> {
         self.check_none_open()?;
         let Some(lease) = stores.leases.writer_of(name) else {
-            return self.open_for_writing(stores, name, terms.require).map_err(not_ours);
+            return self.open_for_writing(stores, name, terms).map_err(not_ours);
         };
         let is_served = || busy(&lease, "a request of it is being carried out");
         // Who is waited for is not silent. One that is to go at once is waited for.
@@ -50,10 +50,11 @@ impl Session {
         };
         let Some(Held { pool, .. }) = &*held else {
             drop(held);
-            return self.open_for_writing(stores, name, terms.require).map_err(not_ours);
+            return self.open_for_writing(stores, name, terms).map_err(not_ours);
         };
         let silent_for = lease.silent_for();
-        if terms.epoch != Some(pool.state().epoch.id) && silent_for < terms.silence {
+        let is_its_writer = terms.epoch.is_some_and(|epoch| pool.is_epoch_of_writer(epoch));
+        if !is_its_writer && silent_for < terms.silence {
             let heard = format!("it was heard {} ms ago", silent_for.as_millis());
             let why = format!("{heard}, and is taken over after {} ms", terms.silence.as_millis());
             return Err(busy(&lease, &why));
@@ -66,7 +67,7 @@ impl Session {
                 stores.leases.no_longer_stranded(&lease);
                 drop(held);
                 events::taken_over(&self.client(), name.as_str(), old_holder);
-                self.grant(stores, pool)
+                self.grant(stores, pool.named_by(terms.epoch))
             }
             Err(failed) => {
                 let Failed { kept, error } = *failed;
@@ -80,8 +81,11 @@ impl Session {
         }
     }
 
-    fn open_for_writing(&mut self, stores: &Stores, name: &PoolName, require: Durability) -> Result<Reply, Refused> {
-        self.open(stores, |holder| requests::open(&stores.pools, name, (OpenFor::Write, require), holder))
+    fn open_for_writing(&mut self, stores: &Stores, name: &PoolName, terms: Terms) -> Result<Reply, Refused> {
+        let Terms { require, epoch, .. } = terms;
+        self.open(stores, |holder| {
+            requests::open(&stores.pools, name, (OpenFor::Write, require), holder).map(|pool| pool.named_by(epoch))
+        })
     }
 }
 

@@ -201,9 +201,21 @@ impl PoolStore {
         let unfinished = UnfinishedDevice::begin(&memory, &header, &state, needed_bytes);
         let unpublished = Some(Unpublished::Device(unfinished.map_err(|error| device.failed(error))?));
         let (name, sequence) = (device.name.clone(), FIRST_SEQUENCE);
-        let (keeps_intent, has_begun, access) = (false, true, OpenFor::Write);
+        let (keeps_intent, has_begun, named_epoch, access) = (false, true, None, OpenFor::Write);
         let roster = KeptRoster::made(new.replica_count);
-        Ok(OpenPool { name, header, state, sequence, keeps_intent, roster, has_begun, access, memory, unpublished })
+        Ok(OpenPool {
+            name,
+            header,
+            state,
+            sequence,
+            keeps_intent,
+            roster,
+            has_begun,
+            named_epoch,
+            access,
+            memory,
+            unpublished,
+        })
     }
 
     /// Maps a device with a pool, and makes it this process's to write.

@@ -24,6 +24,10 @@ enum Broken {
     AnnouncedHolds,
     /// The epoch that makes a change is announced to members that do not know what it makes.
     EpochFirst,
+    /// Whoever names the epoch that a replica is at counts as its writer, also where another has it open and has begun none.
+    FoundEpochNames,
+    /// A writer goes on with a replica that its successor has told of an epoch, and lost.
+    SuccessorIgnored,
 }
 
 struct Random(u64);
@@ -52,6 +56,8 @@ struct Node {
     is_up: bool,
     /// The session that has it open; 0 for none.
     open_by: u64,
+    /// The epoch by which its target knows that session again: one that it has begun, or has named.
+    named_epoch: Option<Uuid>,
 }
 
 impl Node {
@@ -113,6 +119,7 @@ impl World {
             data: 0,
             is_up: true,
             open_by: 0,
+            named_epoch: None,
         };
         Self {
             random,
@@ -177,6 +184,9 @@ impl World {
         };
         let Some(state) = state else { return Ok(None) };
         node.state = state;
+        if let Request::Begin { epoch, .. } = request {
+            node.named_epoch = Some(epoch.id);
+        }
         let is_heard = self.is_calm || !self.random.once_in(40);
         Ok(is_heard.then_some(reply))
     }
@@ -184,6 +194,7 @@ impl World {
     /// A writer that opens the pool, changes it for a while, and dies.
     fn live(&mut self) {
         self.depth += 1;
+        let number = self.sessions + 1;
         if let Ok(Some(mut session)) = self.open() {
             for _ in 0..=self.random.below(8) {
                 if self.violation.is_some() || session.act(self).is_err() {
@@ -192,6 +203,12 @@ impl World {
             }
         }
         self.depth -= 1;
+        // Some targets notice that it is gone, others not yet.
+        for (at, node) in self.nodes.iter_mut().enumerate() {
+            if node.open_by == number && (at as u64 + node.open_by) % 3 != 0 {
+                node.open_by = 0;
+            }
+        }
     }
 
     /// Opens the pool with those that are reached. `None`: they are too few.
@@ -201,7 +218,7 @@ impl World {
         let mut reached = Vec::new();
         for node in 0..self.nodes.len() {
             if self.nodes[node].is_up && (self.is_calm || !self.random.once_in(4)) {
-                self.nodes[node].open_by = number;
+                (self.nodes[node].open_by, self.nodes[node].named_epoch) = (number, None);
                 reached.push(node);
             }
         }
@@ -424,6 +441,7 @@ impl Session {
             data: 0,
             is_up: true,
             open_by: self.number,
+            named_epoch: None,
         });
         self.places.push((world.nodes.len() - 1, false));
         self.view.add_place(index);
@@ -507,18 +525,37 @@ impl Session {
             let of = &world.nodes[self.places[position].0];
             let is_member = has_after(&self.roster, of.index, of.replica_uuid);
             let is_out = (self.in_sync | self.gone) & (1 << position) == 0;
-            if is_out && is_member && of.is_up && of.open_by <= self.number {
+            if is_out && is_member && of.is_up && self.may_take(world, position) {
                 self.bring_back_to(world, position)?;
             }
         }
         Ok(())
     }
 
+    /// Whether its target gives it to this session again, by the epoch that this one names.
+    fn may_take(&self, world: &mut World, position: usize) -> bool {
+        let (of, epoch) = (&world.nodes[self.places[position].0], self.view.epoch_of(position));
+        let named = match world.broken {
+            Some(Broken::FoundEpochNames) => Some(of.state.epoch.id),
+            _ => of.named_epoch,
+        };
+        let is_given = of.open_by <= self.number || (named.is_some() && named == epoch);
+        // Its target has not noticed that the successor is gone: that one may live.
+        if is_given && of.open_by > self.number {
+            let text = format!("session {} takes {position} from its successor {}", self.number, of.open_by);
+            world.violation.get_or_insert(text);
+        }
+        is_given
+    }
+
     fn bring_back_to(&mut self, world: &mut World, position: usize) -> Result<(), Dead> {
         let (node, is_lost) = self.places[position];
-        world.nodes[node].open_by = self.number;
         if is_lost {
+            (world.nodes[node].open_by, world.nodes[node].named_epoch) = (self.number, self.view.epoch_of(position));
             let (index, state) = (world.nodes[node].index, world.nodes[node].state.clone());
+            if world.broken != Some(Broken::SuccessorIgnored) && self.view.is_superseded_by(&state) {
+                return Err(Dead);
+            }
             let apart = of_returning(&Found { index, state: &state }, self.view.line(), self.view.opening());
             if apart.is_some_and(|apart| !apart.may_catch_up()) {
                 self.diverged |= 1 << position;
@@ -589,8 +626,9 @@ fn seeds() -> u64 {
     std::env::var("PMOF_CHANGE_SEEDS").ok().and_then(|seeds| seeds.parse().ok()).unwrap_or(2_000)
 }
 
-/// Seeds that have found: a write lost to a member that had been away; a replica that was removed in epochs of the pool again.
-const FOUND: [u64; 2] = [14_934, 41_937];
+/// Seeds that have found: a write lost to a member that had been away; a replica that was removed in epochs of the pool again; a pool that did not open, since a
+/// writer had overwritten what its successor announced.
+const FOUND: [u64; 3] = [14_934, 41_937, 45_960];
 
 #[test]
 fn members_change_and_nothing_that_was_acknowledged_is_lost() {
@@ -612,8 +650,15 @@ fn members_change_and_nothing_that_was_acknowledged_is_lost() {
 
 #[test]
 fn each_rule_that_is_broken_is_noticed() {
-    for broken in [Broken::OldMembersNotAsked, Broken::RemovedVotes, Broken::AnnouncedHolds, Broken::EpochFirst] {
-        let found = (0..20_000).find(|seed| run(*seed, Some(broken)).0.is_some());
+    for broken in [
+        Broken::OldMembersNotAsked,
+        Broken::RemovedVotes,
+        Broken::AnnouncedHolds,
+        Broken::EpochFirst,
+        Broken::FoundEpochNames,
+        Broken::SuccessorIgnored,
+    ] {
+        let found = FOUND.into_iter().chain(0..20_000).find(|seed| run(*seed, Some(broken)).0.is_some());
         println!("{broken:?}: {found:?}");
         assert!(found.is_some(), "{broken:?}");
     }
