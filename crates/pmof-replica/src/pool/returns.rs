@@ -61,6 +61,10 @@ const RECOVERED_AFTER: Duration = Duration::from_secs(10);
 /// What is copied at once, and what is compared at once where it is not known what differs.
 const COPIED: Limit = Limit { ranges: 256, bytes: 4 << 20 };
 const COMPARED: Limit = Limit { ranges: 64, bytes: 16 << 20 };
+/// How a limit of bytes a second is kept: so many windows a second, unless they would be smaller than [`LEAST_BURST_BYTES`].
+const BURSTS_A_SECOND: u64 = 8;
+const LEAST_BURST_BYTES: u64 = 64 << 10;
+
 /// Bytes compared between two flushes of the replica: what comes after the last of them is compared again if it is lost.
 const FLUSHED_BYTES: u64 = 256 << 20;
 
@@ -627,7 +631,7 @@ impl Returns {
     ) -> Result<u64, Halt> {
         let began = Instant::now();
         let (mut from, mut flushed, mut copied_bytes, mut synced_bytes) = (0, 0, 0, 0);
-        let limit = if is_compared { COMPARED } else { COPIED };
+        let limit = self.throttled(if is_compared { COMPARED } else { COPIED });
         mark(pool, position, member)?;
         while let Some(window) = catch_up.open_window(from, limit) {
             let copied = hold(pool).and_then(|open| open.copy_window(member, &window, is_compared));
@@ -653,6 +657,13 @@ impl Returns {
             }
         }
         Ok(copied_bytes)
+    }
+
+    /// The limit of a window, under the limit of bytes a second: what is copied at once is followed by no long pause, in which nothing would
+    /// notice that the member is lost.
+    fn throttled(&self, limit: Limit) -> Limit {
+        let in_a_burst = self.bytes_per_second.map_or(u64::MAX, |bytes| bytes / BURSTS_A_SECOND);
+        Limit { bytes: limit.bytes.min(in_a_burst.max(LEAST_BURST_BYTES)), ..limit }
     }
 
     /// Waits as long as the limit of bytes a second asks for. False: the pool is being closed.

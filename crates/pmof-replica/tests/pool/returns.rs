@@ -277,7 +277,7 @@ fn an_older_copy_is_updated_and_a_foreign_one_is_left_alone() {
 fn a_catch_up_that_is_interrupted_goes_on() {
     const SIZE_BYTES: u64 = 16 << 20;
     let mut two: [Target; 2] = std::array::from_fn(|_| Target::start_fixed());
-    let pool = options(urls(&two)).catch_up_limit(8 << 20).create(SIZE_BYTES).unwrap();
+    let pool = options(urls(&two)).catch_up_limit(1 << 20).create(SIZE_BYTES).unwrap();
     let mut events = pool.events();
     two[1].stop();
     for at in (0..SIZE_BYTES).step_by(1 << 20) {
