@@ -49,7 +49,7 @@ enum Chore {
         #[arg(long)]
         quick: bool,
     },
-    /// Run what takes too long for every run of the tests: a thousand kills of members of a pool under load
+    /// Run what takes too long for every run of the tests: a thousand kills of members of a pool under load, and mutants
     ///
     /// Needs a release build.
     Soak,

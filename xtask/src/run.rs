@@ -24,12 +24,14 @@ pub(crate) fn run_all(suites: &[Suite], quick: bool) -> Result<ExitCode> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace's root")?;
     env::set_current_dir(root).with_context(|| format!("changing to {}", root.display()))?;
     let skips_fail = env::var_os("CI").is_some_and(|value| value == "true");
-    let mut outcomes = Vec::new();
+    let (mut outcomes, mut times) = (Vec::new(), Vec::new());
     for suite in suites {
+        let before = Spent::now()?;
         outcomes.push((suite.name, run_or_skip(suite, quick)?));
+        times.push((suite.name, before.until_now()?));
     }
     let (report, total) = sum_up(&outcomes, skips_fail);
-    println!("\n{report}");
+    println!("\n{}\n\n{report}", table_of_times(&times));
     Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
@@ -37,6 +39,58 @@ pub(crate) fn run_all(suites: &[Suite], quick: bool) -> Result<ExitCode> {
 enum Outcome {
     Ran(Told),
     Skipped(String),
+}
+
+/// What a suite took.
+#[derive(Clone, Copy, Debug)]
+struct Taken {
+    seconds: f64,
+    /// Of all processors together, for the suite's processes that have ended.
+    processor_seconds: f64,
+}
+
+/// A point in time, and in the processor time of all children that have ended.
+struct Spent {
+    at: Instant,
+    processor_seconds: f64,
+}
+
+impl Spent {
+    fn now() -> Result<Self> {
+        let stat = fs::read_to_string("/proc/self/stat").context("reading /proc/self/stat")?;
+        let ticks = ticks_of_children(&stat).context("no processor time of children in /proc/self/stat")?;
+        let a_second = rustix::param::clock_ticks_per_second() as f64;
+        Ok(Self { at: Instant::now(), processor_seconds: ticks as f64 / a_second })
+    }
+
+    fn until_now(&self) -> Result<Taken> {
+        let now = Self::now()?;
+        Ok(Taken {
+            seconds: (now.at - self.at).as_secs_f64(),
+            processor_seconds: now.processor_seconds - self.processor_seconds,
+        })
+    }
+}
+
+/// cutime and cstime, fields 16 and 17 of `proc_pid_stat(5)`; the name before them may hold blanks and parentheses.
+fn ticks_of_children(stat: &str) -> Option<u64> {
+    let (_, after_name) = stat.rsplit_once(')')?;
+    let mut fields = after_name.split_whitespace().skip(13);
+    let mut next = || fields.next()?.parse::<u64>().ok();
+    Some(next()? + next()?)
+}
+
+/// The suites by the time they took, the longest first; those of less than a second are summed up.
+fn table_of_times(times: &[(&str, Taken)]) -> String {
+    let mut sorted: Vec<_> = times.iter().filter(|(_, taken)| taken.seconds >= 1.0).collect();
+    sorted.sort_by(|(_, one), (_, other)| other.seconds.total_cmp(&one.seconds));
+    let mut lines = vec![format!("{:>9} {:>11}  suite", "elapsed s", "processor s")];
+    let line = |name: &str, taken: Taken| format!("{:>9.0} {:>11.0}  {name}", taken.seconds, taken.processor_seconds);
+    lines.extend(sorted.iter().map(|(name, taken)| line(name, *taken)));
+    let sum = |of: fn(&Taken) -> f64| times.iter().map(|(_, taken)| of(taken)).sum();
+    let total = Taken { seconds: sum(|taken| taken.seconds), processor_seconds: sum(|taken| taken.processor_seconds) };
+    lines.push(line("all", total));
+    lines.join("\n")
 }
 
 /// What the output of a suite tells.
@@ -255,6 +309,25 @@ mod tests {
             run_or_skip(&suite, false).unwrap(),
             Outcome::Ran(Told { counts: Counts::ONE_PASSED, ..Told::default() })
         );
+    }
+
+    #[test]
+    fn the_times_are_sorted_and_summed() {
+        let taken = |seconds, processor_seconds| Taken { seconds, processor_seconds };
+        let table = table_of_times(&[("a", taken(2.0, 3.0)), ("b", taken(60.4, 100.0)), ("c", taken(0.2, 0.1))]);
+        let lines: Vec<_> = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+        assert_eq!(lines[1..], ["60 100 b", "2 3 a", "63 103 all"]);
+    }
+
+    #[test]
+    fn the_processor_time_of_children_is_read_behind_any_name() {
+        let stat = "7 (a) b (c)) S 1 7 7 0 -1 0 1 2 3 4 50 60 700 800 20 0 1 0 99";
+        assert_eq!(ticks_of_children(stat), Some(1500));
+        assert_eq!(ticks_of_children("7 (a) S 1"), None);
+        let before = Spent::now().unwrap();
+        let busy = Command::new("sh").args(["-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"]).status();
+        assert!(busy.unwrap().success());
+        assert!(before.until_now().unwrap().processor_seconds > 0.0);
     }
 
     #[test]

@@ -201,14 +201,6 @@ const AFTER_TESTS: &[Suite] = &[
         needs: Need::Files(&[SSHD]),
         ..PLAIN
     },
-    Suite {
-        name: "mutants",
-        command: &["cargo", "xtask", "mutants", "--short"],
-        counting: Counting::ByTest(Runner::Closing),
-        slow: true,
-        needs: Need::CargoCommand("nextest", "cargo install cargo-nextest --locked"),
-        ..PLAIN
-    },
     Suite { name: "librpma: build", command: &["cargo", "xtask", "capi"], slow: true, ..PLAIN },
     Suite {
         name: "librpma: functions over tcp",
@@ -304,6 +296,13 @@ const SOAKS: &[Suite] = &[
         name: "chaos: 200 kills over shm",
         command: &[PMOF, "chaos", "--transport", "shm", "--kills", "200", "--pauses", "0"],
         needs: Need::PmofCommand("chaos"),
+        ..PLAIN
+    },
+    Suite {
+        name: "mutants: the short list",
+        command: &["cargo", "xtask", "mutants", "--short"],
+        counting: Counting::ByTest(Runner::Closing),
+        needs: Need::CargoCommand("nextest", "cargo install cargo-nextest --locked"),
         ..PLAIN
     },
 ];
