@@ -4,7 +4,7 @@ use std::{error::Error, fmt, ops::Range, sync::Arc};
 
 use pmof_mem::Memory;
 
-use crate::{Attributes, DIGEST_BYTES, RemoteSpec};
+use crate::{Attributes, DIGEST_BLOCK_LEN_BYTES, Digest, RemoteSpec};
 
 mod local;
 mod no_remotes;
@@ -47,14 +47,22 @@ impl Error for Unreached {
     }
 }
 
+/// Digests that a replica was asked for: the call waits for them.
+pub type PendingDigests<'c> = Box<dyn FnOnce() -> Result<Vec<Digest>, AccessError> + 'c>;
+
 /// The bytes of a replica, here or on another machine. Offset 0 is the first byte of its first header.
 pub trait Contents {
     /// The ranges of `range` outside which all bytes are durably zero, sorted and disjoint; all of `range` if this is unknown.
     fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError>;
 
-    /// BLAKE3 of each block of [`DIGEST_BLOCK_LEN_BYTES`](crate::DIGEST_BLOCK_LEN_BYTES) of a range, the last of which may be
-    /// shorter, computed where the replica is.
-    fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError>;
+    /// Asks for the BLAKE3 digests of the blocks of `block_bytes` of a range, the last of which may be shorter. They are computed where the
+    /// replica is, while others are asked.
+    fn start_digests(&mut self, range: Range<u64>, block_bytes: u64) -> PendingDigests<'_>;
+
+    /// The digests of the blocks of [`DIGEST_BLOCK_LEN_BYTES`] of a range.
+    fn digests(&mut self, range: Range<u64>) -> Result<Vec<Digest>, AccessError> {
+        self.start_digests(range, DIGEST_BLOCK_LEN_BYTES)()
+    }
 
     /// Copies bytes out.
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError>;

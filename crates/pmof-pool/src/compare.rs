@@ -6,17 +6,20 @@ use std::{error::Error, fmt, ops::Range};
 use pmof_mem::Medium;
 
 use crate::{
-    AccessError, Contents, DIGEST_BLOCK_LEN_BYTES, PoolKind, PoolSetError, Window, contents_in_common,
-    format::contents_apart, heap, windows, zero_digests,
+    AccessError, Contents, DIGEST_BLOCK_LEN_BYTES, PoolKind, PoolSetError, WINDOW_LEN_BYTES, Window,
+    contents_in_common, format::contents_apart, heap, windows,
 };
 
+mod blocks;
 #[cfg(test)]
 mod tests;
+
+pub use blocks::Compared;
 
 /// Differences that are reported one by one; more are only counted.
 pub const DIFFERENCES_MAX: usize = 1000;
 
-/// Which ranges of two replicas are compared, and how.
+/// Which ranges of a pool's replicas are compared, and how.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Comparison {
     /// Ranges that replicas of a closed pool have in common, sorted.
@@ -60,11 +63,11 @@ pub struct Copied {
     pub bytes: u64,
 }
 
-/// One of two replicas failed, or gave an invalid answer.
+/// One of the replicas failed, or gave an invalid answer.
 #[derive(Debug)]
 pub struct ComparisonError {
-    /// Whether it is the first one, which the other is compared with or made equal to.
-    pub is_first: bool,
+    /// Which one of those that were compared, from 0. Of two, the first is the one that the other is made equal to.
+    pub replica: usize,
     /// What went wrong.
     pub source: AccessError,
 }
@@ -84,11 +87,11 @@ impl Error for ComparisonError {
 
 impl ComparisonError {
     fn first(source: impl Into<AccessError>) -> Self {
-        Self { is_first: true, source: source.into() }
+        Self { replica: 0, source: source.into() }
     }
 
     fn other(source: impl Into<AccessError>) -> Self {
-        Self { is_first: false, source: source.into() }
+        Self { replica: 1, source: source.into() }
     }
 }
 
@@ -106,6 +109,11 @@ impl Comparison {
         Self { common: contents_in_common(kind, len_bytes), unused: Vec::new(), apart: contents_apart(kind) }
     }
 
+    /// Compares these ranges, in order and apart, in which all replicas hold the same.
+    pub fn of_ranges(common: Vec<Range<u64>>) -> Self {
+        Self { common, ..Self::default() }
+    }
+
     /// Bytes that are compared.
     pub fn len_bytes(&self) -> u64 {
         self.common.iter().map(|range| range.end - range.start).sum()
@@ -119,8 +127,10 @@ impl Comparison {
         progress: &mut dyn FnMut(u64),
     ) -> Result<Differences, ComparisonError> {
         let mut found = Differences::default();
-        for window in self.windows(first, other, progress)? {
-            self.add_window(first, other, &window, &mut found)?;
+        for window in self.windows(&mut [&mut *first, &mut *other], progress)? {
+            for block in differing(first, other, &window)? {
+                self.add_block(&block, first, other, &mut found)?;
+            }
             progress(window.len_bytes());
         }
         for range in &self.apart {
@@ -138,7 +148,7 @@ impl Comparison {
         for range in self.common.clone() {
             let data = replica.data_ranges(range.clone())?;
             let mut left = range.end - range.start;
-            for Window { range: window, .. } in windows(range, [&data, &[]]) {
+            for Window { range: window, .. } in windows(range, &[data]) {
                 replica.digests(window.clone())?;
                 progress(window.end - window.start);
                 left -= window.end - window.start;
@@ -158,7 +168,7 @@ impl Comparison {
     ) -> Result<Copied, ComparisonError> {
         let mut copied = Copied::default();
         let mut bytes = vec![0; DIGEST_BLOCK_LEN_BYTES as usize];
-        for window in self.windows(first, other, progress)? {
+        for window in self.windows(&mut [&mut *first, &mut *other], progress)? {
             let blocks = differing(first, other, &window)?;
             for block in &blocks {
                 let bytes = &mut bytes[..(block.end - block.start) as usize];
@@ -174,18 +184,19 @@ impl Comparison {
         Ok(copied)
     }
 
-    /// Whether two replicas are equal in all significant bytes. If so, everything of `other` that was compared is made durable:
-    /// equal bytes may have been stored by a process that died before it made them durable.
-    pub fn confirm(&self, first: &mut dyn Contents, other: &mut dyn Contents) -> Result<bool, ComparisonError> {
+    /// Whether a block of two replicas differs in more than space that is not in use.
+    ///
+    /// # Errors
+    /// Those of reading it.
+    pub fn differs(
+        &self,
+        block: &Range<u64>,
+        first: &mut dyn Contents,
+        other: &mut dyn Contents,
+    ) -> Result<bool, ComparisonError> {
         let mut found = Differences::default();
-        for window in self.windows(first, other, &mut |_| {})? {
-            self.add_window(first, other, &window, &mut found)?;
-            if !found.is_empty() {
-                return Ok(false);
-            }
-            other.persist(window.range).map_err(ComparisonError::other)?;
-        }
-        Ok(true)
+        self.add_block(block, first, other, &mut found)?;
+        Ok(!found.is_empty())
     }
 
     /// What [`copy`](Self::copy) would do; nothing is changed.
@@ -196,7 +207,7 @@ impl Comparison {
         progress: &mut dyn FnMut(u64),
     ) -> Result<Copied, ComparisonError> {
         let mut copied = Copied::default();
-        for window in self.windows(first, other, progress)? {
+        for window in self.windows(&mut [&mut *first, &mut *other], progress)? {
             for block in differing(first, other, &window)? {
                 copied.blocks += 1;
                 copied.bytes += block.end - block.start;
@@ -206,38 +217,42 @@ impl Comparison {
         Ok(copied)
     }
 
-    /// The windows to compare: everything that is not a hole in both. `progress` receives what is skipped.
-    fn windows(
+    /// The windows to compare, in order: everything that is not a hole in all replicas. `progress` receives the bytes that are skipped.
+    ///
+    /// # Errors
+    /// Those of asking a replica where its holes are.
+    pub fn windows(
         &self,
-        first: &mut dyn Contents,
-        other: &mut dyn Contents,
+        replicas: &mut [&mut dyn Contents],
         progress: &mut dyn FnMut(u64),
     ) -> Result<Vec<Window>, ComparisonError> {
         let mut all = Vec::new();
         for range in self.common.iter().cloned() {
-            let data = [
-                first.data_ranges(range.clone()).map_err(ComparisonError::first)?,
-                other.data_ranges(range.clone()).map_err(ComparisonError::other)?,
-            ];
-            all.extend(windows(range, data.each_ref().map(Vec::as_slice)));
+            let mut data = Vec::with_capacity(replicas.len());
+            for (replica, contents) in replicas.iter_mut().enumerate() {
+                // Digests of a short range are there as soon as an answer where its holes are.
+                data.push(match range.end - range.start {
+                    ..=WINDOW_LEN_BYTES => vec![range.clone()],
+                    _ => contents.data_ranges(range.clone()).map_err(|source| ComparisonError { replica, source })?,
+                });
+            }
+            all.extend(windows(range, &data));
         }
         progress(self.len_bytes() - all.iter().map(Window::len_bytes).sum::<u64>());
         Ok(all)
     }
 
-    fn add_window(
+    fn add_block(
         &self,
+        block: &Range<u64>,
         first: &mut dyn Contents,
         other: &mut dyn Contents,
-        window: &Window,
         found: &mut Differences,
     ) -> Result<(), ComparisonError> {
-        for block in differing(first, other, window)? {
-            let [mut one, mut two] = [0, 1].map(|_| vec![0; (block.end - block.start) as usize]);
-            first.read(block.start, &mut one).map_err(ComparisonError::first)?;
-            other.read(block.start, &mut two).map_err(ComparisonError::other)?;
-            self.add(block.start, &one, &two, found);
-        }
+        let [mut one, mut two] = [0, 1].map(|_| vec![0; (block.end - block.start) as usize]);
+        first.read(block.start, &mut one).map_err(ComparisonError::first)?;
+        other.read(block.start, &mut two).map_err(ComparisonError::other)?;
+        self.add(block.start, &one, &two, found);
         Ok(())
     }
 
@@ -288,28 +303,12 @@ impl Differences {
     }
 }
 
-/// The blocks of a window that differ. No digests are requested for holes.
+/// The blocks of a window in which two replicas differ.
 fn differing(
     first: &mut dyn Contents,
     other: &mut dyn Contents,
     window: &Window,
 ) -> Result<Vec<Range<u64>>, ComparisonError> {
-    let digests = |replica: &mut dyn Contents, is_hole: bool| {
-        if is_hole { Ok(zero_digests(window.len_bytes())) } else { replica.digests(window.range.clone()) }
-    };
-    let expected = blocks(window.range.clone()).count();
-    let counted = |replica: &mut dyn Contents, is_hole: bool| match digests(replica, is_hole)? {
-        found if found.len() == expected => Ok::<_, AccessError>(found),
-        found => Err(format!("{} digests were received instead of {expected}", found.len()).into()),
-    };
-    let one = counted(first, window.is_hole[0]).map_err(ComparisonError::first)?;
-    let two = counted(other, window.is_hole[1]).map_err(ComparisonError::other)?;
-    let pairs = blocks(window.range.clone()).zip(one.into_iter().zip(two));
-    Ok(pairs.filter(|(_, (one, two))| one != two).map(|(block, _)| block).collect())
-}
-
-/// The blocks of a range, each but the last [`DIGEST_BLOCK_LEN_BYTES`] long.
-fn blocks(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
-    let end = range.end;
-    range.step_by(DIGEST_BLOCK_LEN_BYTES as usize).map(move |start| start..(start + DIGEST_BLOCK_LEN_BYTES).min(end))
+    let compared = Compared::of_window(&mut [first, other], window).of_all()?;
+    Ok(compared.differing().map(|block| compared.block(block)).collect())
 }

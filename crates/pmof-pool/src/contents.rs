@@ -100,7 +100,7 @@ pub fn state_of(
 pub(crate) fn data_pages(contents: &mut dyn Contents, range: Range<u64>, enough: usize) -> Result<usize, AccessError> {
     let (mut count, mut bytes) = (0, Vec::new());
     let data = contents.data_ranges(range.clone())?;
-    for Window { range: window, .. } in windows(range, [&data, &[]]) {
+    for Window { range: window, .. } in windows(range, &[data]) {
         let len_bytes = window.end - window.start;
         if contents.digests(window.clone())? == zero_digests(len_bytes) {
             continue;

@@ -1,4 +1,4 @@
-//! Which bytes of two replicas must be compared: a hole in both is zero in both.
+//! Which bytes of replicas must be compared: what is a hole in all of them is zero in all.
 
 use std::ops::Range;
 
@@ -39,13 +39,13 @@ pub fn data_ranges(memory: &Memory, range: Range<u64>, count_max: usize) -> Resu
     Ok((ranges, range.end))
 }
 
-/// A piece of two replicas that is to be compared.
+/// A piece of several replicas that is to be compared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
     /// Where it lies: whole blocks of [`DIGEST_BLOCK_LEN_BYTES`] from the start of the range that it is of, but for the last.
     pub range: Range<u64>,
-    /// Whether all of it is a hole in the first one, and in the other.
-    pub is_hole: [bool; 2],
+    /// Whether all of it is a hole, in each of the replicas.
+    pub is_hole: Vec<bool>,
 }
 
 impl Window {
@@ -55,25 +55,25 @@ impl Window {
     }
 }
 
-/// What of `range` is to be compared, in order, where the first replica has these data ranges and the other those, both in
-/// order: holes in both are skipped.
-pub fn windows(range: Range<u64>, data: [&[Range<u64>]; 2]) -> impl Iterator<Item = Window> {
+/// What of `range` is to be compared, in order, where the replicas have these data ranges, each in order: holes in all of them are skipped.
+pub fn windows(range: Range<u64>, data: &[impl AsRef<[Range<u64>]>]) -> impl Iterator<Item = Window> {
     let mut at = range.start;
     std::iter::from_fn(move || {
-        let next = data.iter().filter_map(|ranges| next_in(ranges, at..range.end)).min()?;
-        // Blocks begin where those of the range do, so that digests of both sides are of the same bytes.
+        let next = data.iter().filter_map(|ranges| next_in(ranges.as_ref(), at..range.end)).min()?;
+        // Blocks begin where those of the range do, so that the digests of all replicas are of the same bytes.
         let start = next - (next - range.start) % DIGEST_BLOCK_LEN_BYTES;
         let limit = range.end.min(start + WINDOW_LEN_BYTES);
         let mut end = start;
         while end < limit {
             let block = end..(end + DIGEST_BLOCK_LEN_BYTES).min(range.end);
-            if data.iter().all(|ranges| next_in(ranges, block.clone()).is_none()) {
+            if data.iter().all(|ranges| next_in(ranges.as_ref(), block.clone()).is_none()) {
                 break;
             }
             end = block.end;
         }
         at = end;
-        Some(Window { range: start..end, is_hole: data.map(|ranges| next_in(ranges, start..end).is_none()) })
+        let is_hole = data.iter().map(|ranges| next_in(ranges.as_ref(), start..end).is_none()).collect();
+        Some(Window { range: start..end, is_hole })
     })
 }
 

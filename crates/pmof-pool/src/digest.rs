@@ -5,6 +5,9 @@ use pmof_mem::{Medium, MemError};
 /// Bytes of a digest: BLAKE3's.
 pub const DIGEST_BYTES: usize = blake3::OUT_LEN;
 
+/// The digest of a block.
+pub type Digest = [u8; DIGEST_BYTES];
+
 /// Bytes that are digested at a time: enough for the hash to work on in parallel, small enough for the cache.
 const CHUNK_BYTES: usize = 128 << 10;
 
@@ -12,12 +15,7 @@ const CHUNK_BYTES: usize = 128 << 10;
 ///
 /// # Errors
 /// Those of reading `memory`.
-pub fn digests_of(
-    memory: &dyn Medium,
-    offset: u64,
-    len_bytes: u64,
-    block_bytes: u64,
-) -> Result<Vec<[u8; DIGEST_BYTES]>, MemError> {
+pub fn digests_of(memory: &dyn Medium, offset: u64, len_bytes: u64, block_bytes: u64) -> Result<Vec<Digest>, MemError> {
     let block_bytes = block_bytes.max(1);
     let mut chunk = vec![0; CHUNK_BYTES.min(block_bytes as usize)];
     let mut digests = Vec::with_capacity(len_bytes.div_ceil(block_bytes) as usize);

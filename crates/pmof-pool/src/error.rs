@@ -66,7 +66,7 @@ pub enum PoolSetError {
     /// A file in a pool's directories is missing, and another file there does not match what the set reserves.
     #[error(
         "{} does not have the place or the length of a part in the pool set file, and {} is missing: move {} away if it does not belong to the pool; \
-         if it does, the pool was extended, and the missing file must be brought back",
+         if it does, the pool was extended, and the missing file must be restored",
         beside.display(), path.display(), beside.display()
     )]
     Incomplete {

@@ -5,9 +5,9 @@ use std::{ops::Range, path::PathBuf};
 use pmof_mem::{Declaration, System};
 
 use crate::{
-    AccessError, Attributes, Comparison, Contents, ContentsState, Copied, DIGEST_BYTES, EMPTY, Feature, LocalReplica,
-    OpenFor, PoolKind, PoolSet, PoolSetError, Reached, RemoteReplicas, ReplicaAccess, ReplicaSpec, contents_state,
-    distinct,
+    AccessError, Attributes, Comparison, Contents, ContentsState, Copied, EMPTY, Feature, LocalReplica, OpenFor,
+    PendingDigests, PoolKind, PoolSet, PoolSetError, Reached, RemoteReplicas, ReplicaAccess, ReplicaSpec,
+    contents_state, distinct,
     error::UNFINISHED,
     format::len_bytes_needed,
     made_at::{is_made_elsewhere, new_uuid_at},
@@ -707,8 +707,8 @@ impl Contents for Overwritten<'_> {
         self.replica.contents().data_ranges(range)
     }
 
-    fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
-        self.replica.contents().digests(range)
+    fn start_digests(&mut self, range: Range<u64>, block_bytes: u64) -> PendingDigests<'_> {
+        self.replica.contents().start_digests(range, block_bytes)
     }
 
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {

@@ -66,7 +66,7 @@ fn two_of<T>(all: &mut [T], [first, other]: [usize; 2]) -> Option<[&mut T; 2]> {
 
 /// Which of the two failed.
 pub(crate) fn of_pair(first: usize, other: usize, error: ComparisonError) -> SyncError {
-    SyncError::Replica { index: if error.is_first { first } else { other }, source: error.source }
+    SyncError::Replica { index: if error.replica == 0 { first } else { other }, source: error.source }
 }
 
 /// The objection of replicas that were compared with `source`. `is_linked`: they were used together.

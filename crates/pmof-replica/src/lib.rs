@@ -3,6 +3,7 @@
 //! A replica is memory of this machine, or a connection to a target; targets themselves are `pmof-target`.
 #![forbid(unsafe_code)]
 
+mod background;
 mod catch_up;
 mod domain;
 mod electorate;
@@ -33,6 +34,7 @@ mod target_options;
 mod url;
 mod view;
 
+pub use background::Background;
 pub use domain::ReplicaDomain;
 pub use error::{PlaceError, PoolError, ReplicaError};
 pub use list::{LIST_MAX_NAMES, ListedPool, describe_pools, list_pools, target_status};

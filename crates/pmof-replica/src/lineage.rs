@@ -1,4 +1,4 @@
-//! Which replicas belong together: decided from their states alone, without input or output.
+//! Which replicas belong together: decided only from their states, without input or output.
 //!
 //! Each opening for writing has an epoch with a random name, and each replica keeps the epochs that led to its own. So two
 //! replicas are at the same epoch, or one is older than the other, or they were written separately.
@@ -181,8 +181,8 @@ pub(crate) fn agree(found: &[Found<'_>], made: u16) -> Result<Agreement, Vec<(us
     let heads: Vec<&Line<'_>> = lines.iter().filter(|line| is_head(line)).collect();
     let main = match heads.as_slice() {
         [first, others @ ..] if others.iter().all(|other| other.epoch.id == first.epoch.id) => Some(*first),
-        // Members that are not here may know better: only those that stand there now count.
-        _ => heads.iter().copied().find(|head| stand_at(&lines, head.epoch.id, made)),
+        // Members that are not here may know better: only those that are at it now count.
+        _ => heads.iter().copied().find(|head| is_majority_at(&lines, head.epoch.id, made)),
     };
     match main {
         None => Err(diverged(&heads, &lines)),
@@ -284,7 +284,7 @@ pub(crate) fn of_returning(found: &Found<'_>, line: &[Epoch], opening: u64) -> O
 /// Whether the main line was written by a minority while most of the pool's replicas, which are here, stand where it left them. Those that
 /// are behind there stand for nothing that could be gone on from, and older copies not where they were left.
 fn majority_knows_nothing_of(main: &Line<'_>, lines: &[Line<'_>], made: u16) -> bool {
-    let most_stand_at = |epoch: Uuid| {
+    let most_are_at = |epoch: Uuid| {
         let standing = || lines.iter().filter(|line| line.epoch.id == epoch && !line.is_behind);
         let newest = standing().map(|line| line.mark).max().unwrap_or(0);
         2 * standing().filter(|line| line.mark.saturating_add(1) >= newest).count() > usize::from(made)
@@ -293,11 +293,11 @@ fn majority_knows_nothing_of(main: &Line<'_>, lines: &[Line<'_>], made: u16) -> 
         let later = main.since(line.epoch.id);
         later.is_some_and(|mut later| later.all(|epoch| !epoch.is_majority(made)))
     };
-    lines.iter().any(|line| is_left(line) && most_stand_at(line.epoch.id))
+    lines.iter().any(|line| is_left(line) && most_are_at(line.epoch.id))
 }
 
 /// Whether most of the pool's members are here and at this epoch.
-fn stand_at(lines: &[Line<'_>], epoch: Uuid, made: u16) -> bool {
+fn is_majority_at(lines: &[Line<'_>], epoch: Uuid, made: u16) -> bool {
     2 * lines.iter().filter(|line| line.epoch.id == epoch).count() > usize::from(made)
 }
 

@@ -17,6 +17,7 @@ use pmof_pool::Contents;
 use crate::{PoolError, ReplicaDomain, ReplicaError, ReplicaPlace, ReplicaReceipt};
 
 mod absent;
+mod contents;
 mod control;
 mod local;
 mod remote;
@@ -24,6 +25,7 @@ mod remote;
 mod tests;
 
 pub(crate) use absent::AbsentMember;
+pub(crate) use contents::MemberContents;
 pub(crate) use control::{Asking, Control, UNKNOWN_SUCCESSOR};
 pub(crate) use local::LocalMember;
 pub(crate) use remote::{RELAXED_BYTES, RemoteMember, Writing};
@@ -270,7 +272,12 @@ impl Standing {
 
     /// Takes it out of use. What failed first stays the reason.
     pub(crate) fn fail(&self, error: ReplicaError) -> Arc<ReplicaError> {
-        Arc::clone(self.failure.get_or_init(|| Arc::new(error)))
+        self.fail_for(Arc::new(error))
+    }
+
+    /// The same, for a reason that somebody was told.
+    pub(crate) fn fail_for(&self, why: Arc<ReplicaError>) -> Arc<ReplicaError> {
+        Arc::clone(self.failure.get_or_init(|| why))
     }
 }
 
@@ -289,6 +296,11 @@ pub(crate) trait Member: fmt::Debug + Send + Sync {
 
     /// Starts to make durable what was written. Nothing of it need be done before [`finish_flush`](Self::finish_flush).
     fn start_flush(&self, flush: Flush, level: FlushLevel) -> Flushing;
+
+    /// Starts to make a range durable, whoever wrote it.
+    fn start_persist(&self, _range: &Range<u64>, _level: FlushLevel) -> Flushing {
+        Flushing::default()
+    }
 
     /// Waits for a flush, for so long at most. Whether [`finish_flush`](Self::finish_flush) would return at once. On this machine the flush is
     /// done now.
@@ -339,7 +351,7 @@ pub(crate) trait Member: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Its bytes, of a replica of a pool set, for a comparison with others.
+    /// Its bytes, for a comparison with others.
     fn contents(&self) -> Option<Box<dyn Contents + '_>> {
         None
     }

@@ -33,6 +33,7 @@ use pending::Waiter;
 use returns::{Returns, Signal};
 
 mod acknowledge;
+mod awaited;
 mod changes;
 mod compare;
 mod domains;
@@ -63,6 +64,7 @@ mod status;
 
 pub use acknowledge::Acknowledge;
 pub use changes::ChangeError;
+pub use compare::Differing;
 pub use events::{Event, Events};
 pub use lane::Lane;
 pub use members::{MemberState, MemberStatus, PoolMembers};
@@ -70,7 +72,7 @@ pub use options::PoolOptions;
 pub use pending::Pending;
 pub use remote_set::RemoteSetOptions;
 pub use scrub::{Repaired, ScrubReport};
-pub use set::{Differing, SetOptions};
+pub use set::SetOptions;
 pub use status::{PoolStatus, ReplicaState, ReplicaStatus};
 
 /// Replicas that are not part of the pool as it was opened, and why.

@@ -5,13 +5,13 @@ use std::{ops::Range, os::unix::ffi::OsStrExt as _};
 use pmof_control::{NameError, OpenFor, PoolRefusal, SetName};
 use pmof_mem::causes;
 use pmof_pool::{
-    AccessError, Attributes, Contents, ContentsState, DIGEST_BLOCK_LEN_BYTES, DIGEST_BYTES, PoolKind, Reached,
-    RemoteReplicas, RemoteSpec, ReplicaAccess, UNFINISHED, Unreached, contents_state, without_mend,
+    AccessError, Attributes, Contents, ContentsState, PendingDigests, PoolKind, Reached, RemoteReplicas, RemoteSpec,
+    ReplicaAccess, UNFINISHED, Unreached, contents_state, without_mend,
 };
 
 use crate::{
     PlaceError, PoolError, RemoteRemoval, ReplicaError, TargetOptions, TargetUrl,
-    member::{Atomicity, Member, RemoteMember, Source, Write, replica_error},
+    member::{Member, MemberContents, RemoteMember, replica_error},
     set_replica::SetReplica,
 };
 
@@ -218,57 +218,26 @@ impl ReplicaAccess for Remote {
 
 impl Contents for Remote {
     fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
-        Contents::data_ranges(&mut &self.member, range)
+        Contents::data_ranges(&mut MemberContents::of_remote(&self.member), range)
     }
 
-    fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
-        Contents::digests(&mut &self.member, range)
-    }
-
-    fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
-        Contents::read(&mut &self.member, offset, into)
-    }
-
-    fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
-        Contents::write(&mut &self.member, offset, bytes)
-    }
-
-    fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError> {
-        Contents::persist(&mut &self.member, range)
-    }
-
-    fn headerless_ranges(&mut self) -> Result<Vec<Range<u64>>, AccessError> {
-        Contents::headerless_ranges(&mut &self.member)
-    }
-}
-
-/// A replica that a pool has in use, when it is compared with the others. Errors: [`PoolError::Replica`].
-impl Contents for &RemoteMember {
-    fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
-        Ok(self.control.data_ranges(range).map_err(|source| replica_error(*self, source))?)
-    }
-
-    fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
-        let digests = self.control.digests(range, DIGEST_BLOCK_LEN_BYTES);
-        Ok(digests.map_err(|source| replica_error(*self, source))?)
+    fn start_digests(&mut self, range: Range<u64>, block_bytes: u64) -> PendingDigests<'_> {
+        MemberContents::of_remote(&self.member).digests_of(range, block_bytes)
     }
 
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
-        Ok(Member::read(*self, offset, into).map_err(|source| replica_error(*self, source))?)
+        Contents::read(&mut MemberContents::of_remote(&self.member), offset, into)
     }
 
     fn write(&mut self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
-        let (len_bytes, source, atomicity) = (bytes.len() as u64, Source::Bytes(bytes), Atomicity::Relaxed);
-        Member::write(*self, &Write { offset, len_bytes, source, atomicity, is_held: false });
-        Ok(self.control.check_in_use().map_err(|source| replica_error(*self, source))?)
+        Contents::write(&mut MemberContents::of_remote(&self.member), offset, bytes)
     }
 
     fn persist(&mut self, range: Range<u64>) -> Result<(), AccessError> {
-        // A flush covers what was written before on the same connection.
-        Ok(self.make_durable(range).map_err(|source| replica_error(*self, source))?)
+        Contents::persist(&mut MemberContents::of_remote(&self.member), range)
     }
 
     fn headerless_ranges(&mut self) -> Result<Vec<Range<u64>>, AccessError> {
-        Ok(RemoteMember::headerless_ranges(self).map_err(|source| replica_error(*self, source))?)
+        Contents::headerless_ranges(&mut MemberContents::of_remote(&self.member))
     }
 }

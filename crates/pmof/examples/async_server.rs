@@ -5,8 +5,7 @@
 //! printf 'one\ntwo\n' | nc -N 127.0.0.1 7300
 //! ```
 //!
-//! The runtime here is tokio's, with one thread. A flush is a future and works on any. What blocks goes to the runtime's threads for
-//! that: opening, reading, closing.
+//! The runtime here is tokio's, with one thread. Opening and flushing are futures that work on any.
 
 use std::{
     env,
@@ -21,7 +20,6 @@ use pmof::{Durability, Pool, PoolOptions};
 use tokio::{
     io::{AsyncBufReadExt, AsyncWriteExt, BufReader},
     net::{TcpListener, TcpStream},
-    task::spawn_blocking,
 };
 
 const POOL_BYTES: u64 = 1 << 20;
@@ -35,7 +33,7 @@ fn main() -> Result<(), Failure> {
     let address = arguments.next().ok_or("usage: async_server ADDRESS URL...")?;
     let options = arguments.fold(Pool::options().require(Durability::ProcessCrash), PoolOptions::replica);
     tokio::runtime::Builder::new_current_thread().enable_io().build()?.block_on(async {
-        let pool = spawn_blocking(move || options.open_or_create(POOL_BYTES)).await??;
+        let pool = options.open_or_create_async(POOL_BYTES).await?;
         let listener = TcpListener::bind(address).await?;
         println!("ready {}", listener.local_addr()?);
         let next = Arc::new(AtomicU64::new(0));

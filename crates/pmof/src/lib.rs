@@ -70,8 +70,8 @@ pub use pmof_control::{PoolInfo, PoolRefusal};
 
 #[doc(inline)]
 pub use pmof_replica::{
-    Acknowledge, Atomicity, ChangeError, Differing, Event, Events, Lane, MemberState, MemberStatus, Pending,
-    PersistFailure, Pool, PoolError, PoolMembers, PoolOptions, PoolStatus, PoolUrl, Receipt, ReplicaDomain,
+    Acknowledge, Atomicity, Background, ChangeError, Differing, Event, Events, Lane, MemberState, MemberStatus,
+    Pending, PersistFailure, Pool, PoolError, PoolMembers, PoolOptions, PoolStatus, PoolUrl, Receipt, ReplicaDomain,
     ReplicaError, ReplicaPlace, ReplicaReceipt, ReplicaState, ReplicaStatus, ScrubReport, SetOptions, Survival,
     TargetOptions, list_pools,
 };

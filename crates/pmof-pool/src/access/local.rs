@@ -4,10 +4,8 @@ use std::{ops::Range, sync::Arc};
 
 use pmof_mem::{Medium as _, Memory};
 
-use super::{AccessError, Contents, ReplicaAccess};
-use crate::{
-    Attributes, DIGEST_BLOCK_LEN_BYTES, DIGEST_BYTES, LocalReplica, data_ranges, digests_of, replica::NewParts,
-};
+use super::{AccessError, Contents, PendingDigests, ReplicaAccess};
+use crate::{Attributes, LocalReplica, data_ranges, digests_of, replica::NewParts};
 
 /// Parts that are being created and have no headers yet.
 impl ReplicaAccess for NewParts {
@@ -45,8 +43,8 @@ impl Contents for Arc<Memory> {
         Ok(data_ranges(self, range, usize::MAX)?.0)
     }
 
-    fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
-        Ok(digests_of(self, range.start, range.end.saturating_sub(range.start), DIGEST_BLOCK_LEN_BYTES)?)
+    fn start_digests(&mut self, range: Range<u64>, block_bytes: u64) -> PendingDigests<'_> {
+        Box::new(move || Ok(digests_of(self, range.start, range.end.saturating_sub(range.start), block_bytes)?))
     }
 
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {

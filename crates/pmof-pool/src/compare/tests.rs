@@ -2,10 +2,10 @@ use std::ops::Range;
 
 use pmof_mem::{Medium as _, Memory, causes};
 
-use super::{Comparison, Copied, DIFFERENCES_MAX, Difference};
+use super::{Compared, Comparison, Copied, DIFFERENCES_MAX, Difference};
 use crate::{
-    AccessError, Contents, DIGEST_BLOCK_LEN_BYTES, DIGEST_BYTES, NewPool, PoolKind, WINDOW_LEN_BYTES, data_ranges,
-    digests_of,
+    AccessError, Contents, DIGEST_BLOCK_LEN_BYTES, NewPool, PendingDigests, PoolKind, WINDOW_LEN_BYTES, Window,
+    data_ranges, digests_of,
 };
 
 /// A replica in memory, whose power fails after a number of calls.
@@ -40,11 +40,14 @@ impl Contents for InMemory {
     fn data_ranges(&mut self, range: Range<u64>) -> Result<Vec<Range<u64>>, AccessError> {
         Ok(data_ranges(&self.memory, range, usize::MAX)?.0)
     }
-    fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
+    fn start_digests(&mut self, range: Range<u64>, block_bytes: u64) -> PendingDigests<'_> {
         self.digested_bytes += range.end - range.start;
-        let mut digests = digests_of(self.call()?, range.start, range.end - range.start, DIGEST_BLOCK_LEN_BYTES)?;
-        digests.truncate(digests.len().saturating_sub(self.missing_digests));
-        Ok(digests)
+        Box::new(move || {
+            let missing_digests = self.missing_digests;
+            let mut digests = digests_of(self.call()?, range.start, range.end - range.start, block_bytes)?;
+            digests.truncate(digests.len().saturating_sub(missing_digests));
+            Ok(digests)
+        })
     }
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {
         self.read_bytes += into.len() as u64;
@@ -105,21 +108,63 @@ fn a_replica_that_gives_too_few_digests_is_not_equal() {
         if is_first { &mut one } else { &mut other }.missing_digests = 1;
         let error = comparison.differences(&mut one, &mut other, &mut |_| {}).unwrap_err();
         assert!(
-            error.is_first == is_first && causes(&error).to_string().contains("digests were received instead of"),
+            error.replica == usize::from(!is_first)
+                && causes(&error).to_string().contains("digests were received instead of"),
             "{error}"
         );
     }
 }
 
 #[test]
-fn what_is_confirmed_is_durable() {
+fn of_several_replicas_those_are_told_that_differ_and_those_that_failed() {
+    let (mut one, mut two) = pair();
+    let (mut three, mut four) = pair();
+    let at = DIGEST_BLOCK_LEN_BYTES;
+    two.memory.store(at + 5, &[0xee]).unwrap();
+    four.memory.store(3 * at, &[0xee]).unwrap();
+    three.calls_left = 0;
+    let range = at..4 * at + 100;
+    let mut compared = Compared::of_range(&mut [&mut one, &mut two, &mut three, &mut four], &range, at);
+    assert_eq!(compared.differing().collect::<Vec<_>>(), [0, 2]);
+    assert_eq!(compared.differing_ranges(), [at..2 * at, 3 * at..4 * at]);
+    assert_eq!(compared.block(3), 4 * at..4 * at + 100, "the last is shorter");
+    let unlike = |compared: &Compared, replica, block| compared.unlike(replica, block).collect::<Vec<_>>();
+    assert_eq!((unlike(&compared, 0, 0), unlike(&compared, 0, 2)), (vec![1], vec![3]));
+    assert_eq!((unlike(&compared, 1, 0), unlike(&compared, 2, 0)), (vec![0, 3], vec![]));
+    assert_eq!(compared.failed().collect::<Vec<_>>(), [2]);
+    let error = compared.take_failure(2);
+    assert_eq!((error.replica, error.to_string()), (2, "the power failed".to_owned()));
+    let window = Window { range, is_hole: vec![true, false] };
+    let compared = Compared::of_window(&mut [&mut one, &mut two], &window).of_all().unwrap();
+    assert!(compared.differing().eq(0..4), "a hole is zeros, and was not asked for");
+    let error = Compared::of_range(&mut [&mut one, &mut three], &(0..at), at).of_all().unwrap_err();
+    assert_eq!(error.replica, 1);
+}
+
+/// Where all replicas hold the same by agreement, there is nothing else to know.
+#[test]
+fn ranges_that_a_format_names_are_compared_and_no_others() {
+    let comparison = Comparison::of_ranges(vec![0..4096, 2 << 20..LEN_BYTES]);
+    let (mut one, mut other) = pair();
+    assert_eq!(comparison.len_bytes(), 4096 + LEN_BYTES - (2 << 20));
+    other.memory.store(4096, &[0xee]).unwrap();
+    other.memory.store((2 << 20) - 1, &[0xee]).unwrap();
+    assert_eq!(comparison.differences(&mut one, &mut other, &mut |_| {}).unwrap().count, 0);
+    other.memory.store(0, &[0xee]).unwrap();
+    let found = comparison.differences(&mut one, &mut other, &mut |_| {}).unwrap();
+    assert_eq!(found.told, [Difference { range: 0..1, is_unused: false }]);
+}
+
+#[test]
+fn a_block_differs_in_what_counts_only() {
     let comparison = Comparison::of_kind(Some(PoolKind::Obj), LEN_BYTES);
     let (mut one, mut other) = pair();
     other.memory.store(6688, &[0xee; 1504]).unwrap();
-    assert!(comparison.confirm(&mut one, &mut other).unwrap(), "no two replicas have that in common");
-    assert_eq!(other.persisted_bytes, comparison.len_bytes());
+    let found = comparison.differences(&mut one, &mut other, &mut |_| {}).unwrap();
+    assert!(found.is_empty(), "no two replicas have that in common");
     other.memory.store(8192, &[0xee]).unwrap();
-    assert!(!comparison.confirm(&mut one, &mut other).unwrap());
+    assert!(comparison.differs(&(8192..12288), &mut one, &mut other).unwrap());
+    assert!(!comparison.differs(&(12288..16384), &mut one, &mut other).unwrap());
 }
 
 #[test]

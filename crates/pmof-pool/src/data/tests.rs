@@ -38,7 +38,7 @@ proptest! {
     ) {
         let end = start + len;
         let data = [ranges(start, end, &one), ranges(start, end, &other)];
-        let found: Vec<_> = windows(start..end, data.each_ref().map(Vec::as_slice)).collect();
+        let found: Vec<_> = windows(start..end, &data).collect();
         let mut before = start;
         for window in &found {
             let Range { start: from, end: to } = window.range.clone();

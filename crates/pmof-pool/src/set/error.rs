@@ -48,7 +48,7 @@ pub enum SetProblem {
     /// Something is joined to a keyword.
     #[error("`{found}` is not a keyword: write `{word}` and a blank behind it")]
     JoinedKeyword {
-        /// What stands there.
+        /// What the file has there.
         found: String,
         /// The intended keyword.
         word: &'static str,
@@ -56,7 +56,7 @@ pub enum SetProblem {
     /// A line that should name a part has one word only.
     #[error("`{found}` by itself does not name a part: write `SIZE /PATH`")]
     PartExpected {
-        /// What stands there.
+        /// What the file has there.
         found: String,
     },
     /// More words than the line can have.
@@ -68,7 +68,7 @@ pub enum SetProblem {
     /// The size of a part is invalid.
     #[error("`{text}` is not a size: {why}; write it as 16777216, 16M, 16MiB or 16MB, or AUTO for a devdax device")]
     BadSize {
-        /// What stands there.
+        /// What the file has there.
         text: String,
         /// The rule that it breaks.
         why: &'static str,
@@ -133,7 +133,7 @@ pub enum SetProblem {
     /// The node of a remote replica cannot be handed to ssh.
     #[error("`{node}` is not a valid node: {why}; write `[USER@]HOST`")]
     BadNode {
-        /// What stands there.
+        /// What the file has there.
         node: String,
         /// The rule that it breaks.
         why: &'static str,
@@ -152,7 +152,7 @@ pub enum SetProblem {
     /// An option that does not exist.
     #[error("`{name}` is not an option: there are SINGLEHDR and NOHDRS")]
     UnknownOption {
-        /// What stands there.
+        /// What the file has there.
         name: String,
     },
     /// Options that exclude each other.

@@ -24,7 +24,7 @@ use tempfile::{TempDir, tempdir_in};
 macro_rules! need_pmdk {
     () => {
         // A process that is being started holds what others have open, locks among it, until its program runs.
-        let _alone = ALONE.lock();
+        let _one = ONE_AT_A_TIME.lock();
         if let Err(why) = program() {
             skip_report::skipped!("PMDK's libraries cannot be asked ({why})");
             return;
@@ -41,7 +41,7 @@ const PLACE: &str = "/dev/shm";
 const MIB: u64 = 1 << 20;
 const SINGLE: SetOptions = SetOptions { single_header: true, no_headers: false };
 
-static ALONE: Mutex<()> = Mutex::new(());
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// The program that asks PMDK, or why there is none.
 fn program() -> Result<&'static Path, &'static str> {

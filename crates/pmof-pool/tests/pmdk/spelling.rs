@@ -14,7 +14,7 @@ use std::{
 use pmof_pool::{LocalSet, OpenFor, PartSize, PoolSet, ReplicaSpec};
 use tempfile::tempdir_in;
 
-use super::{ALONE, MIB, PLACE, SOURCES, program};
+use super::{MIB, ONE_AT_A_TIME, PLACE, SOURCES, program};
 
 /// What PMDK makes of a set file.
 #[derive(Clone, Copy, Debug, PartialEq)]

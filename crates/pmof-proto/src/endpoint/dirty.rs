@@ -51,7 +51,7 @@ impl DirtyRanges {
             if self.recent.is_none() {
                 self.recent = Recent { key, from: offset, to: offset + len_bytes };
             } else {
-                self.put_aside(key, (offset, offset + len_bytes));
+                self.replace_recent(key, (offset, offset + len_bytes));
             }
         }
     }
@@ -69,7 +69,7 @@ impl DirtyRanges {
 
     /// The new range is the recent one, joined with that before where they touch.
     #[inline(never)]
-    fn put_aside(&mut self, key: RegionKey, new: Range) {
+    fn replace_recent(&mut self, key: RegionKey, new: Range) {
         let Recent { key: before, from, to } = self.recent;
         if before == key && new.0 <= to && from <= new.1 {
             self.recent = Recent { key, from: from.min(new.0), to: to.max(new.1) };

@@ -301,7 +301,7 @@ fn of_five_none_reads_older_bytes() {
 
 /// The control: of three, the member of the newest epoch alone does not know whether a quorum has confirmed it.
 #[test]
-fn members_of_the_newest_epoch_alone_may_hold_older_bytes() {
+fn only_members_of_the_newest_epoch_may_hold_older_bytes() {
     let violation = |made| Seen::of(made, 2, (1, 1), members_are_enough).violation;
     assert!(violation(2).is_none());
     let found = violation(3).expect("older bytes are read");

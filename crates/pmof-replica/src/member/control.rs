@@ -4,7 +4,7 @@ use std::{ops::Range, sync::Arc, time::Duration};
 
 use parking_lot::{Mutex, MutexGuard};
 use pmof_control::{DIGESTED_MAX_BYTES, DIGESTS_MAX, PoolRefusal, Reply, Request};
-use pmof_pool::DIGEST_BYTES;
+use pmof_pool::Digest;
 use uuid::Uuid;
 
 use super::Standing;
@@ -91,30 +91,26 @@ impl Control {
         self.site.answer(asking.asked?).map_err(|error| self.fail(error)).ok()
     }
 
-    /// The question for digests of the blocks of a range, at most what one message answers.
-    pub(crate) fn digest_request(range: &Range<u64>, block_bytes: u64) -> Request {
-        Request::Digest { offset: range.start, len_bytes: range.end - range.start, block_bytes }
-    }
-
-    /// The digests that were asked for, so many. `None`: the replica failed.
-    pub(crate) fn finish_digests(&self, asking: Asking<'_>, block_count: usize) -> Option<Vec<[u8; DIGEST_BYTES]>> {
-        match self.finish_asking(asking)? {
-            Reply::Digests { digests } if digests.len() == block_count => Some(digests),
-            _ => {
-                self.fail(ReplicaError::Unexpected);
-                None
-            }
-        }
+    /// Waits for the answer. A failure takes the replica out of use; a refusal does not.
+    fn answer(&self, asking: Asking<'_>) -> Result<Reply, Arc<ReplicaError>> {
+        let Some(asked) = asking.asked else {
+            return Err(self.check_in_use().err().unwrap_or_else(|| self.fail(ReplicaError::Unexpected)));
+        };
+        self.site.answer(asked).map_err(|error| self.kept(error))
     }
 
     /// Asks. A refusal leaves the replica in use.
     pub(crate) fn ask(&self, request: &Request) -> Result<Reply, Arc<ReplicaError>> {
         let mut owed = self.asking.lock();
         self.take_owed(&mut owed)?;
-        self.site.ask(request).map_err(|error| match error {
+        self.site.ask(request).map_err(|error| self.kept(error))
+    }
+
+    fn kept(&self, error: ReplicaError) -> Arc<ReplicaError> {
+        match error {
             ReplicaError::Refused { .. } => Arc::new(error),
             error => self.fail(error),
-        })
+        }
     }
 
     /// Asks for what is answered in one way only.
@@ -148,27 +144,30 @@ impl Control {
         Ok(None)
     }
 
-    /// BLAKE3 digests of the blocks of `block_bytes` of a range, computed where the replica is; the last may be shorter.
-    pub(crate) fn digests(
+    /// Asks for BLAKE3 digests of the blocks of `block_bytes` of a range, the last of which may be shorter; they are computed where the replica
+    /// is. What is returned waits for them. A refusal leaves the replica in use.
+    pub(crate) fn start_digests(
         &self,
         range: Range<u64>,
         block_bytes: u64,
-    ) -> Result<Vec<[u8; DIGEST_BYTES]>, Arc<ReplicaError>> {
+    ) -> impl FnOnce() -> Result<Vec<Digest>, Arc<ReplicaError>> {
         let at_once = (DIGESTED_MAX_BYTES / block_bytes).min(DIGESTS_MAX as u64) * block_bytes;
-        let len_bytes = range.end.saturating_sub(range.start);
-        let mut digests = Vec::with_capacity(len_bytes.div_ceil(block_bytes) as usize);
-        let mut at = range.start;
-        while at < range.end {
-            let part = at_once.min(range.end - at);
-            match self.ask(&Request::Digest { offset: at, len_bytes: part, block_bytes })? {
-                Reply::Digests { digests: page } if page.len() as u64 == part.div_ceil(block_bytes) => {
-                    digests.extend(page);
+        let part_at = move |at: u64| at_once.min(range.end.saturating_sub(at));
+        let request = move |at: u64| Request::Digest { offset: at, len_bytes: part_at(at), block_bytes };
+        let first = (part_at(range.start) > 0).then(|| self.start_asking(&request(range.start)));
+        move || {
+            let (mut digests, mut at, mut asking) = (Vec::new(), range.start, first);
+            while at < range.end {
+                let asked = asking.take().unwrap_or_else(|| self.start_asking(&request(at)));
+                let expected = part_at(at).div_ceil(block_bytes) as usize;
+                match self.answer(asked)? {
+                    Reply::Digests { digests: part } if part.len() == expected => digests.extend(part),
+                    _ => return Err(self.fail(ReplicaError::Unexpected)),
                 }
-                _ => return Err(self.fail(ReplicaError::Unexpected)),
+                at += part_at(at);
             }
-            at += part;
+            Ok(digests)
         }
-        Ok(digests)
     }
 
     /// The ranges of `range` outside of which all bytes are zero, durably, in order and apart, as the file system where it is tells;
@@ -209,6 +208,12 @@ impl Control {
         let why = self.standing.fail(error);
         self.site.disconnect();
         why
+    }
+
+    /// Takes the replica out of use for a reason that somebody was told.
+    pub(crate) fn fail_for(&self, why: Arc<ReplicaError>) {
+        self.standing.fail_for(why);
+        self.site.disconnect();
     }
 
     /// Takes the replica out of use because the pool was taken over at another one.

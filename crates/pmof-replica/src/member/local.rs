@@ -7,7 +7,9 @@ use pmof_control::{Reply, Request};
 use pmof_mem::MemError;
 use pmof_pool::Contents;
 
-use super::{Control, Flush, FlushLevel, Flushing, Member, Source, Standing, Write, Written, hull};
+use super::{
+    Atomicity, Control, Flush, FlushLevel, Flushing, Member, MemberContents, Source, Standing, Write, Written, hull,
+};
 use crate::{ReplicaError, ReplicaReceipt};
 
 /// Bytes copied at a time from the mirror.
@@ -124,6 +126,17 @@ impl Member for LocalMember {
         if self.standing().is_behind() { Flushing::default() } else { self.prepare_flush(flush, level) }
     }
 
+    fn start_persist(&self, range: &Range<u64>, level: FlushLevel) -> Flushing {
+        let (start, len_bytes) = (self.range.start + range.start, range.end - range.start);
+        if self.standing().is_in_use() {
+            // A flush of what was written leaves this out: those who write do it themselves.
+            let _ = self.keep(self.memory.write_back(start, len_bytes));
+        }
+        let mut written = Written::default();
+        written.add(Atomicity::Words, (range.start, range.end));
+        self.start_flush(Flush::Written(written), level)
+    }
+
     fn is_flushed(&self, flushing: &mut Flushing, _limit: Duration) -> bool {
         let Some(((begin, end), durability)) = flushing.here.take() else { return true };
         if self.standing().failure().is_none() {
@@ -169,7 +182,10 @@ impl Member for LocalMember {
     }
 
     fn contents(&self) -> Option<Box<dyn Contents + '_>> {
-        self.memory().map(|memory| Box::new(Arc::clone(memory)) as _)
+        match &self.held {
+            Held::Native(control) => Some(Box::new(MemberContents::new(self, control))),
+            Held::BySet(_) => Some(Box::new(Arc::clone(&self.memory))),
+        }
     }
 
     fn memory(&self) -> Option<&Arc<Memory>> {

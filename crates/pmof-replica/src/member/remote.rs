@@ -10,7 +10,7 @@ use pmof_control::{Reply, Request};
 use pmof_pool::{Attributes, Contents, HEADER_LEN_BYTES};
 
 use super::{
-    Atomicity, Control, Extent, Flush, FlushLevel, Flushing, Member, Source, Standing, Write, Written,
+    Atomicity, Control, Extent, Flush, FlushLevel, Flushing, Member, MemberContents, Source, Standing, Write, Written,
     control::are_in_order,
 };
 use crate::{ReplicaError, ReplicaReceipt, site::Site, target::TargetConnection};
@@ -117,17 +117,6 @@ impl RemoteMember {
     /// Replaces what the headers of the target's parts say, durably.
     pub(crate) fn set_attributes(&self, attributes: &Attributes) -> Result<(), Arc<ReplicaError>> {
         self.control.ask_for(&Request::SetAttributes { attributes: attributes.to_bytes() }, &Reply::AttributesSet)
-    }
-
-    /// Makes a range durable, whoever wrote it.
-    pub(crate) fn make_durable(&self, range: Range<u64>) -> Result<(), Arc<ReplicaError>> {
-        let mut written = Written::default();
-        written.add(Atomicity::Words, (range.start, range.end));
-        let mut flushing = self.start_flush(Flush::Written(written), FlushLevel::OfPool);
-        match self.finish_flush(&mut flushing) {
-            Some(_) => Ok(()),
-            None => Err(self.standing().failure().map_or_else(|| Arc::new(ReplicaError::Unexpected), Arc::clone)),
-        }
     }
 
     /// Does a step that posts, on a replica in use.
@@ -279,6 +268,13 @@ impl Member for RemoteMember {
         if self.standing().is_behind() { Flushing::default() } else { self.post_flush(flush, level) }
     }
 
+    fn start_persist(&self, range: &Range<u64>, level: FlushLevel) -> Flushing {
+        let mut written = Written::default();
+        // By message: the target's CPU writes back what others have stored, too.
+        written.add(Atomicity::Words, (range.start, range.end));
+        self.start_flush(Flush::Written(written), level)
+    }
+
     fn is_flushed(&self, flushing: &mut Flushing, limit: Duration) -> bool {
         self.drain(flushing, Some(limit))
     }
@@ -344,7 +340,7 @@ impl Member for RemoteMember {
     }
 
     fn contents(&self) -> Option<Box<dyn Contents + '_>> {
-        Some(Box::new(self))
+        Some(Box::new(MemberContents::of_remote(self)))
     }
 
     fn control(&self) -> Option<&Control> {

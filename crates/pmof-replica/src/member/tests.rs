@@ -22,7 +22,7 @@ fn attributes() -> Attributes {
 
 /// What its flush names is all that a device makes durable.
 #[test]
-fn all_that_was_written_is_remembered_and_not_the_last_range_alone() {
+fn all_that_was_written_is_remembered_and_not_only_the_last_range() {
     for atomicity in [Atomicity::Words, Atomicity::Relaxed] {
         let mut written = Written::default();
         assert!(written.is_empty());

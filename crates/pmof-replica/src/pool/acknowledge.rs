@@ -29,7 +29,7 @@ pub(super) struct AckTerms {
     domains: usize,
     /// How long a replica may take longer than enough others; `None`: until it counts as lost.
     pub(super) slow_after: Option<Duration>,
-    /// After so long one that does not answer is waited for alone, until it is lost.
+    /// After so long one that does not answer is the only one waited for, until it is lost.
     give_up_after: Duration,
 }
 

@@ -398,7 +398,7 @@ fn meant<'r>(roster: &'r Roster, wanted: &str) -> Result<&'r RosterMember, Chang
     named(roster, wanted).ok_or_else(not_found)
 }
 
-/// Whether a replica of the pool has never had anything that was acknowledged, as far as it remembers: it was made in vain.
+/// Whether a replica of the pool has never had anything that was acknowledged, as far as it remembers: it was made for nothing.
 fn was_never_in_sync(index: u16, state: &PoolState) -> bool {
     let is_blank = state.opening == 1 && state.mark == 0 && !state.is_behind;
     let epochs = std::iter::once(&state.epoch).chain(&state.ancestors);

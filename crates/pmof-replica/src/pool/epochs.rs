@@ -29,7 +29,7 @@ mod change;
 use change::give_roster;
 pub(super) use change::{Changed, Planned};
 
-/// How long a mark stands while the pool is written: a copy of a replica's file that is older by more is told from the replica.
+/// How long a mark is kept while the pool is written: a copy of a replica's file that is older by more is told from the replica.
 const MARK_INTERVAL: Duration = Duration::from_secs(1);
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;

@@ -1,67 +1,92 @@
-//! Making the replicas of a pool equal after an opening that was not closed in order.
+//! Making the replicas of a pool equal when it is opened.
 
 use std::{ops::Range, sync::Arc};
 
+use pmof_pool::{Compared, Comparison, Window};
+
 use super::{
     Equalized, Flushings, Open,
-    compare::{BLOCK_BYTES, WINDOW_BYTES, digests_of, lost},
+    compare::{Comparable, Differing, InUse, as_replicas, contents, contents_of, lost, not_compared, take_out_failed},
 };
 use crate::{
-    PoolError,
-    member::{Atomicity, Flush, FlushLevel, Member, Written},
+    PoolError, ReplicaError,
+    member::{FlushLevel, Member, replica_error},
 };
 
-/// Ranges that are flushed one by one, at most.
+/// Ranges that are flushed one by one, at most, where all of a pool may be flushed as well.
 const FLUSHED_RANGES_MAX: usize = 64;
 
+/// Bytes that are flushed at once: no target takes too long for an answer.
+const FLUSHED_BYTES: u64 = 64 << 20;
+
 impl Open {
-    /// Copies what differs in these ranges from the replica at position `source` to the others, and makes all of them durable.
-    pub(super) fn equalize(&self, source: usize, ranges: &[Range<u64>]) -> Result<Equalized, PoolError> {
+    /// Compares the replicas in use with the source, in all that is comparable. Copies to them what differs, or refuses that. Makes all of
+    /// them durable: what is the same on all may be durable on some, and the program acts on what it reads, whoever stored it.
+    pub(super) fn equalize(&self, comparable: &Comparable) -> Result<Equalized, PoolError> {
+        let Comparable { comparison, source, .. } = comparable;
+        let members = self.members_in_use();
+        let from = &self.members[*source];
+        let source = members.iter().position(|(position, _)| position == source).ok_or_else(|| lost(&**from))?;
+        let mut held = contents_of(&members)?;
+        let mut replicas = as_replicas(&mut held);
+        let windows = comparison.windows(&mut replicas, &mut |_| {});
+        let windows = windows.map_err(|error| not_compared(members[error.replica].1, error.source))?;
         let mut copied_bytes = 0;
-        let windows = |range: &Range<u64>| {
-            let end = range.end;
-            (range.start..end).step_by(WINDOW_BYTES as usize).map(move |at| at..(at + WINDOW_BYTES).min(end))
-        };
-        for window in ranges.iter().flat_map(windows) {
-            let in_use = self.natives_in_use();
-            let digests = digests_of(&in_use, &window, BLOCK_BYTES);
-            let from = &*self.members[source];
-            let right = in_use.iter().zip(&digests).find(|((position, _), _)| *position == source);
-            // Another may be the source of the next opening.
-            let right = right.and_then(|(_, digests)| digests.as_ref()).ok_or_else(|| lost(from))?;
-            for (block, digest) in right.iter().enumerate() {
-                let differs = |digests: &Option<Vec<_>>| digests.as_ref().is_some_and(|of| of[block] != *digest);
-                let differing = in_use.iter().zip(&digests).filter(|(_, digests)| differs(digests));
-                let differing: Vec<_> = differing.map(|((_, member), _)| *member).collect();
-                let begin = window.start + block as u64 * BLOCK_BYTES;
-                let range = begin..(begin + BLOCK_BYTES).min(window.end);
-                copied_bytes += self.copy_range(from, &range, &differing)?;
+        // One has no other to differ from.
+        for window in windows.iter().filter(|_| members.len() > 1) {
+            let mut compared = Compared::of_window(&mut replicas, window);
+            let failed = take_out_failed(&members, &mut compared);
+            // Where no epochs say who has what, none may be left out.
+            let may_lack = self.epochs.is_some() && from.standing().is_in_use();
+            if let Some(error) = failed.filter(|_| !may_lack) {
+                return Err(error);
+            }
+            for block in compared.differing() {
+                let (range, unlike) = (compared.block(block), compared.unlike(source, block));
+                let unlike: Vec<_> = unlike.map(|replica| members[replica]).collect();
+                copied_bytes += self.make_equal(comparable, members[source], &range, &unlike)?;
             }
         }
-        // Also where nothing was copied: what is the same on all may be durable on some.
-        self.flush_ranges(ranges);
-        // Not before: which one was the source must be known as long as they differ.
-        if let Some(epochs) = &self.epochs {
-            epochs.tell_mark();
+        self.make_durable(&windows);
+        match &self.epochs {
+            // Not before: which one was the source must be known as long as they differ.
+            Some(epochs) => epochs.tell_mark(),
+            None => self.check_none_lost()?,
         }
-        let (uuid, replicas) = (self.facts.uuid, self.in_use().count());
-        let compared_bytes = ranges.iter().map(|range| range.end - range.start).sum();
-        log::info!(
-            "pool {uuid} was not closed in order: its {replicas} replicas are equal after comparing {compared_bytes} and copying {copied_bytes} bytes"
-        );
-        Ok(Equalized { compared_bytes, copied_bytes })
+        let equalized = Equalized { compared_bytes: comparison.len_bytes(), copied_bytes };
+        self.log_equalized(&equalized);
+        Ok(equalized)
     }
 
-    /// Makes these ranges as durable as each replica can, whoever wrote them.
-    fn flush_ranges(&self, ranges: &[Range<u64>]) {
-        if ranges.len() > FLUSHED_RANGES_MAX {
+    /// Copies a block to those that hold other bytes than the source there, or refuses that. Returns the bytes copied.
+    fn make_equal(
+        &self,
+        Comparable { comparison, differing, .. }: &Comparable,
+        (_, from): InUse<'_>,
+        block: &Range<u64>,
+        unlike: &[InUse<'_>],
+    ) -> Result<u64, PoolError> {
+        if *differing == Differing::Copy {
+            let to: Vec<_> = unlike.iter().map(|(_, member)| *member).collect();
+            return self.copy_range(from, block, &to);
+        }
+        for (_, member) in unlike {
+            if differs(comparison, block, [from, *member])? {
+                return Err(replica_error(*member, Arc::new(ReplicaError::Differs { what: "contents" })));
+            }
+        }
+        Ok(0)
+    }
+
+    /// Makes these windows as durable as each replica can, whoever wrote them.
+    fn make_durable(&self, windows: &[Window]) {
+        let ranges = joined(windows);
+        if self.epochs.is_some() && ranges.len() > FLUSHED_RANGES_MAX {
             return self.flush_everything(false);
         }
         let in_use: Vec<_> = self.in_use().collect();
-        for range in ranges {
-            let mut written = Written::default();
-            written.add(Atomicity::Relaxed, (range.start, range.end));
-            let start = |member: &&Arc<dyn Member>| member.start_flush(Flush::Written(written), FlushLevel::Strongest);
+        for range in &ranges {
+            let start = |member: &&Arc<dyn Member>| member.start_persist(range, FlushLevel::Strongest);
             let mut flushing: Flushings = in_use.iter().map(start).collect();
             for (member, flushing) in in_use.iter().zip(&mut flushing) {
                 // A failure is kept by the member.
@@ -69,4 +94,30 @@ impl Open {
             }
         }
     }
+
+    fn log_equalized(&self, Equalized { compared_bytes, copied_bytes }: &Equalized) {
+        let (uuid, replicas) = (self.facts.uuid, self.in_use().count());
+        log::info!(
+            "pool {uuid}: its {replicas} replicas are equal after comparing {compared_bytes} and copying {copied_bytes} bytes"
+        );
+    }
+}
+
+/// Whether a block differs on two members in what counts.
+fn differs(comparison: &Comparison, block: &Range<u64>, pair: [&dyn Member; 2]) -> Result<bool, PoolError> {
+    let [mut first, mut other] = [contents(pair[0])?, contents(pair[1])?];
+    let found = comparison.differs(block, &mut *first, &mut *other);
+    found.map_err(|error| not_compared(pair[error.replica], error.source))
+}
+
+/// Windows that are next to each other as one range, up to what is flushed at once.
+fn joined(windows: &[Window]) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for Window { range, .. } in windows {
+        match ranges.last_mut() {
+            Some(last) if last.end == range.start && range.end - last.start <= FLUSHED_BYTES => last.end = range.end,
+            _ => ranges.push(range.clone()),
+        }
+    }
+    ranges
 }

@@ -7,7 +7,8 @@ use pmof_control::OpenFor;
 use pmof_pool::Attributes;
 
 use super::{
-    Equalized, Facts, LeftOut, Open, Pool, acknowledge::AckTerms, epochs::Epochs, opened::Identity, returns::Returns,
+    Equalized, Facts, LeftOut, Open, Pool, acknowledge::AckTerms, compare::Comparable, epochs::Epochs,
+    opened::Identity, returns::Returns,
 };
 use crate::{PoolError, intent::Intent, member::Member};
 
@@ -54,8 +55,9 @@ pub(super) trait Replicas {
         None
     }
 
-    /// Makes the replicas equal in all ranges that the format compares, where they may differ.
-    fn equalize(&self, open: &Open) -> Result<Equalized, PoolError>;
+    /// Which ranges the replicas have in common and may differ in, and which replica they are compared with; `None` where all are known to be
+    /// equal. In a format with epochs, that of the opening has begun then.
+    fn comparable(&self, open: &Open) -> Result<Option<Comparable>, PoolError>;
 
     /// The last step, when the replicas are equal. Returns what brings them back when they are lost, in a format that can.
     fn finish(self, open: &mut Open) -> Result<Option<Returns>, PoolError>;
@@ -133,7 +135,10 @@ impl Open {
         let epochs = replicas.epochs(&members, acknowledge);
         let mut open = Self::new((facts, acknowledge), members, epochs, mirror);
         open.intent = replicas.intent().map(Arc::new);
-        open.facts.equalized = replicas.equalize(&open)?;
+        if let Some(comparable) = replicas.comparable(&open)? {
+            open.facts.equalized = open.equalize(&comparable)?;
+            open.settle()?;
+        }
         open.facts.was_closed &= open.facts.equalized.copied_bytes == 0;
         Ok(open)
     }

@@ -124,7 +124,7 @@ fn digests_and_states_are_answered_alike() {
         let mut flushing = member.start_flush(Flush::Written(written), FlushLevel::OfPool);
         assert!(member.finish_flush(&mut flushing).is_some());
         let control = member.control().unwrap();
-        let digests = control.digests(0..196_608, 65_536).unwrap();
+        let digests = control.start_digests(0..196_608, 65_536)().unwrap();
         let expected = [0, 7, 0].map(|byte| *blake3::hash(&vec![byte; 65_536]).as_bytes());
         assert_eq!(digests, expected, "{url}");
         let epoch = Epoch { id: Uuid::from_bytes([3; 16]), members: 1 };

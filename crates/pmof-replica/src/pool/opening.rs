@@ -9,11 +9,13 @@ use pmof_access::{Durability, Medium, Memory};
 use pmof_control::{
     FailureDomain, NewPool, OpenFor, PoolRefusal, PoolState, REPLICAS_MAX, Reply, Request, Roster, USER_FLAGS_BYTES,
 };
+use pmof_pool::Comparison;
 use uuid::Uuid;
 
 use super::{
-    Equalized, LeftOut, Open,
+    LeftOut, Open,
     acknowledge::{AckTerms, Acknowledge},
+    compare::{Comparable, Differing},
     domains::number_domains,
     epochs::Epochs,
     format::{Format, Replicas, Terms},
@@ -90,7 +92,7 @@ struct Opened {
     domain: Option<FailureDomain>,
 }
 
-/// A replica that was asked for in vain, and its connection where there still is one.
+/// A replica that could not be opened, and its connection where there still is one.
 struct Failed {
     position: usize,
     site: Site,
@@ -633,11 +635,11 @@ impl Replicas for NativeReplicas {
         (self.is_written_again() && self.identity.replica_count > 1).then(|| Intent::new(self.identity.size_bytes))
     }
 
-    /// All of a native pool is compared where nothing tells which ranges may differ.
-    fn equalize(&self, open: &Open) -> Result<Equalized, PoolError> {
+    /// All of a native pool is comparable where nothing tells which ranges may differ.
+    fn comparable(&self, open: &Open) -> Result<Option<Comparable>, PoolError> {
         match self.origin {
             Origin::Found { access: OpenFor::Write, source, in_sync, .. } => open.begin(in_sync, source),
-            Origin::Made(_) | Origin::Found { .. } => Ok(Equalized::default()),
+            Origin::Made(_) | Origin::Found { .. } => Ok(None),
         }
     }
 
@@ -673,28 +675,29 @@ impl Replicas for NativeReplicas {
 }
 
 impl Open {
-    /// Begins the opening's epoch, then makes replicas equal that need not be so.
-    fn begin(&self, found: intents::Found, source: usize) -> Result<Equalized, PoolError> {
-        let Some(epochs) = &self.epochs else { return Ok(Equalized::default()) };
-        let differing = self.keep_intent(found);
+    /// Begins the opening's epoch. Returns in what the replicas may differ, if they may.
+    fn begin(&self, found: intents::Found, source: usize) -> Result<Option<Comparable>, PoolError> {
+        let Some(epochs) = &self.epochs else { return Ok(None) };
+        let ranges = self.keep_intent(found);
         if !epochs.begin() {
             self.check_none_lost()?;
         }
         if found == intents::Found::Equal {
-            return Ok(Equalized::default());
+            return Ok(None);
         }
-        let equalized = if self.in_use().count() == 1 {
+        if self.in_use().count() == 1 {
             // One that is behind may know a higher one.
             epochs.tell_mark();
-            Equalized::default()
-        } else {
-            self.equalize(source, &differing)?
-        };
-        // A member that was lost meanwhile may differ, and must not be the next opening's source: what is read here would be gone.
-        if !epochs.settle() {
-            self.check_none_lost()?;
+            self.settle()?;
+            return Ok(None);
         }
-        Ok(equalized)
+        Ok(Some(Comparable { comparison: Comparison::of_ranges(ranges), source, differing: Differing::Copy }))
+    }
+
+    /// Has enough members know which of them are in sync. A member that was lost since the epoch began may differ, and must not be the
+    /// next opening's source: what is read here would be gone.
+    pub(super) fn settle(&self) -> Result<(), PoolError> {
+        if self.epochs.as_ref().is_none_or(|epochs| epochs.settle()) { Ok(()) } else { self.check_none_lost() }
     }
 
     /// Reads all of the pool into its mirror.
@@ -753,13 +756,13 @@ fn may_be_lost(error: &ReplicaError) -> bool {
     }
 }
 
-/// Lets others open a replica that was opened in vain, before the caller may try again. It stays as it was found.
+/// Lets others open a replica whose pool was not opened, before the caller may try again. It stays as it was found.
 fn release(site: &Site) {
     // What cannot be undone ends with the connection; the caller reports the first failure.
     let _ = site.ask(&Request::Close { in_order: false });
 }
 
-/// Removes a replica that was made in vain.
+/// Removes a replica whose pool was not made.
 pub(super) fn undo_creation(url: &PoolUrl, site: &Site) {
     release(site);
     let _ = site.ask(&Request::Remove { name: url.name.clone() });

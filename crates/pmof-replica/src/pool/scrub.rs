@@ -1,12 +1,13 @@
 //! Comparing the replicas of an open pool with each other, and repairing what a medium has changed.
 
-use std::{collections::HashMap, ops::Range, sync::Arc};
+use std::{ops::Range, sync::Arc};
 
 use pmof_control::OpenFor;
+use pmof_pool::{Compared, DIGEST_BLOCK_LEN_BYTES, WINDOW_LEN_BYTES};
 
 use super::{
-    Open, Pool,
-    compare::{self, BLOCK_BYTES, Digest, InUse, WINDOW_BYTES, lost},
+    Pool,
+    compare::{compare, lost},
 };
 use crate::{PoolError, ReplicaPlace, member::FlushLevel, pages::PAGE_BYTES};
 
@@ -51,17 +52,17 @@ impl Pool {
         let mut report = ScrubReport::default();
         let mut at = 0;
         while at < facts.size_bytes {
-            let window = at..(at + WINDOW_BYTES).min(facts.size_bytes);
+            let window = at..(at + WINDOW_LEN_BYTES).min(facts.size_bytes);
             let open = self.0.hold()?;
             if open.epochs.is_none() {
                 return Err(PoolError::NoEpochs);
             }
-            let in_use = open.natives_in_use();
+            let in_use = open.members_in_use();
             report.replica_count = in_use.len();
             if in_use.len() > 1 {
-                let digests = digests_of(&in_use, &window, BLOCK_BYTES)?;
-                for block in differing(&window, BLOCK_BYTES, &digests) {
-                    self.settle(&block, &mut report)?;
+                let compared = compare(&in_use, &window, DIGEST_BLOCK_LEN_BYTES)?;
+                for block in compared.differing() {
+                    self.settle(&compared.block(block), &mut report)?;
                 }
                 report.compared_bytes = window.end;
             }
@@ -75,25 +76,23 @@ impl Pool {
     fn settle(&self, block: &Range<u64>, report: &mut ScrubReport) -> Result<(), PoolError> {
         let guard = self.0.open.write();
         let open = guard.as_ref().ok_or(PoolError::Closed)?;
-        let in_use = open.natives_in_use();
-        let digests = digests_of(&in_use, block, PAGE_BYTES)?;
+        let in_use = open.members_in_use();
+        let compared = compare(&in_use, block, PAGE_BYTES)?;
         let mut mended: Vec<usize> = Vec::new();
-        for page in differing(block, PAGE_BYTES, &digests) {
-            // Neighbours that differ come as one range.
-            for begin in (page.start..page.end).step_by(PAGE_BYTES as usize) {
-                let page = begin..(begin + PAGE_BYTES).min(page.end);
-                let index = ((begin - block.start) / PAGE_BYTES) as usize;
-                let of_page: Vec<Digest> = digests.iter().map(|digests| digests[index]).collect();
-                let Some(right) = majority(&of_page) else {
-                    report.undecided.push(page);
-                    continue;
-                };
-                for position in open.repair(&in_use, &page, &of_page, right)? {
-                    let replica = Arc::clone(&open.members[position].standing().place);
-                    log::warn!("{replica:#} held other bytes than most replicas at {page:?}, and was repaired");
-                    report.repaired.push(Repaired { replica, range: page.clone() });
-                    mended.push(position);
-                }
+        for page in compared.differing() {
+            let range = compared.block(page);
+            let Some(right) = majority(&compared, in_use.len(), page) else {
+                report.undecided.push(range);
+                continue;
+            };
+            let wrong: Vec<_> = compared.unlike(right, page).map(|replica| in_use[replica]).collect();
+            let to: Vec<_> = wrong.iter().map(|(_, member)| *member).collect();
+            open.copy_range(in_use[right].1, &range, &to)?;
+            for (position, member) in wrong {
+                let replica = Arc::clone(&member.standing().place);
+                log::warn!("{replica:#} held other bytes than most replicas at {range:?}, and was repaired");
+                report.repaired.push(Repaired { replica, range: range.clone() });
+                mended.push(position);
             }
         }
         for (_, member) in in_use.iter().filter(|(position, _)| mended.contains(position)) {
@@ -105,54 +104,7 @@ impl Pool {
     }
 }
 
-impl Open {
-    /// Makes a page equal on those whose digest is not the right one. Returns their positions.
-    fn repair(
-        &self,
-        members: &[InUse<'_>],
-        page: &Range<u64>,
-        digests: &[Digest],
-        right: Digest,
-    ) -> Result<Vec<usize>, PoolError> {
-        let source = members.iter().zip(digests).find(|(_, digest)| **digest == right);
-        let Some(((_, source), _)) = source else { return Ok(Vec::new()) };
-        let wrong = members.iter().zip(digests).filter(|(_, digest)| **digest != right);
-        let (positions, wrong): (Vec<_>, Vec<_>) = wrong.map(|(member, _)| *member).unzip();
-        self.copy_range(*source, page, &wrong)?;
-        Ok(positions)
-    }
-}
-
-/// The digests of a range's blocks on each of these.
-fn digests_of(members: &[InUse<'_>], range: &Range<u64>, block_bytes: u64) -> Result<Vec<Vec<Digest>>, PoolError> {
-    let digests = compare::digests_of(members, range, block_bytes).into_iter().zip(members);
-    digests.map(|(digests, (_, member))| digests.ok_or_else(|| lost(*member))).collect()
-}
-
-/// The content that more than half of the replicas hold.
-fn majority(digests: &[Digest]) -> Option<Digest> {
-    let mut counts: HashMap<Digest, usize> = HashMap::new();
-    for digest in digests {
-        *counts.entry(*digest).or_default() += 1;
-    }
-    counts.into_iter().find(|(_, count)| 2 * count > digests.len()).map(|(digest, _)| digest)
-}
-
-/// The blocks of a range of which not all have the same digest; neighbours are one.
-fn differing(range: &Range<u64>, block_bytes: u64, digests: &[Vec<Digest>]) -> Vec<Range<u64>> {
-    let block_count = digests.first().map_or(0, Vec::len);
-    let mut ranges: Vec<Range<u64>> = Vec::new();
-    for block in 0..block_count {
-        if digests.iter().all(|of| of[block] == digests[0][block]) {
-            continue;
-        }
-        let begin = range.start + block as u64 * block_bytes;
-        let end = (begin + block_bytes).min(range.end);
-        match ranges.last_mut() {
-            // No more than one look takes.
-            Some(last) if last.end == begin && block_bytes == PAGE_BYTES => last.end = end,
-            _ => ranges.push(begin..end),
-        }
-    }
-    ranges
+/// One of the replicas that hold what more than half of them do.
+fn majority(compared: &Compared, replica_count: usize, block: usize) -> Option<usize> {
+    (0..replica_count).find(|replica| 2 * compared.unlike(*replica, block).count() < replica_count)
 }

@@ -4,18 +4,18 @@ use std::{ops::Range, sync::Arc};
 
 use pmof_access::{Durability, Medium, Memory};
 use pmof_control::{OpenFor, USER_FLAGS_BYTES};
-use pmof_mem::{Declaration, MemError};
+use pmof_mem::Declaration;
 use pmof_pool::{
-    AccessError, Attributes, CheckReport, Comparison, ComparisonError, Contents, ContentsState, EMPTY, FeatureChange,
-    FeatureError, FeatureOptions, Features, HEADER_LEN_BYTES, LocalReplica, LocalSet, LostPart, NewSet, PoolKind,
-    PoolSet, RemoteSpec, ReplicaSpec, Step, SyncError, SyncOptions, SyncReport, TransformOptions, TransformReport,
-    change_feature, check, data_ranges, features, first_misfit, headerless_parts, memory_state, new_uuid,
-    opening_count, state_of, sync, transform,
+    Attributes, CheckReport, Comparison, Contents, ContentsState, EMPTY, FeatureChange, FeatureError, FeatureOptions,
+    Features, HEADER_LEN_BYTES, LocalReplica, LocalSet, LostPart, NewSet, PoolKind, PoolSet, RemoteSpec, ReplicaSpec,
+    Step, SyncError, SyncOptions, SyncReport, TransformOptions, TransformReport, change_feature, check, features,
+    first_misfit, headerless_parts, memory_state, new_uuid, opening_count, state_of, sync, transform,
 };
 use uuid::Uuid;
 
 use super::{
-    Equalized, Open, Pool,
+    Open, Pool,
+    compare::{Comparable, Differing, contents, not_compared},
     format::{self, Format, Replicas, Terms},
     opened::Identity,
     returns::Returns,
@@ -26,19 +26,6 @@ use crate::{
     remote_place,
     set_replica::SetReplica,
 };
-
-/// What is done with replicas of a pool set whose bytes differ from those of the first one. All are read, but for what is a hole in both,
-/// and what libpmemobj keeps for itself while it runs (bytes 6688 to 8191 of its pools), which no two replicas have in common.
-/// Differences in space that its heap does not use are none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Differing {
-    /// The blocks that differ are copied from the first replica. It has every write that any has, as long as it is the one that was
-    /// written last: not where it was brought back from a backup.
-    Copy,
-    /// The pool is not opened; `pmof pool sync` brings the replicas in line.
-    #[default]
-    Refuse,
-}
 
 /// How the pool of a pool set is reached. The pool's [mirror](Pool::mirror) is its first replica, which is on this machine: the program
 /// reads and writes it, and persists ranges of it.
@@ -404,10 +391,10 @@ impl Replicas for PmdkReplicas<'_> {
     }
 
     /// All replicas are compared with the first: in all that none of them may have for itself ([`Comparison`]).
-    fn equalize(&self, open: &Open) -> Result<Equalized, PoolError> {
+    fn comparable(&self, open: &Open) -> Result<Option<Comparable>, PoolError> {
         let (members, size_bytes) = (&open.members, self.size_bytes);
         let (Some(of), Some(first)) = (&self.set, members.first().and_then(|first| first.memory())) else {
-            return Ok(Equalized::default());
+            return Ok(None);
         };
         let kind = self.attributes.and_then(|attributes| PoolKind::of_signature(&attributes.signature));
         // A new pool's first replica is the source.
@@ -419,8 +406,12 @@ impl Replicas for PmdkReplicas<'_> {
                 check_openings(members)?;
             }
         }
-        let copied_bytes = make_same(members, first, kind, size_bytes, differing)?;
-        Ok(Equalized { compared_bytes: 0, copied_bytes })
+        let comparison = match differing {
+            Differing::Copy => Comparison::of_kind(kind, size_bytes),
+            // Where no heap is found all counts: the program may keep its bytes as it likes.
+            Differing::Refuse => Comparison::of_pool(kind, &**first, size_bytes)?,
+        };
+        Ok(Some(Comparable { comparison, source: 0, differing }))
     }
 
     /// The headers do not say who has what: a replica that is lost stays away.
@@ -507,70 +498,6 @@ fn check_source(
         }
     }
     Ok(())
-}
-
-/// Compares all replicas with the first, at once, and does with those that differ what is to be done; gives the bytes copied. All
-/// of every replica is durable after that: the program acts on what it reads, whoever stored it.
-fn make_same(
-    members: &[Arc<dyn Member>],
-    first: &Arc<Memory>,
-    kind: Option<PoolKind>,
-    size_bytes: u64,
-    differing: Differing,
-) -> Result<u64, PoolError> {
-    let failed = |member: &dyn Member, source: ReplicaError| replica_error(member, Arc::new(source));
-    make_durable(first).map_err(|source| failed(&*members[0], source.into()))?;
-    let comparison = &match differing {
-        Differing::Copy => Comparison::of_kind(kind, size_bytes),
-        // Where no heap is found all counts: the program may keep its bytes as it likes.
-        Differing::Refuse => Comparison::of_pool(kind, &**first, size_bytes)?,
-    };
-    let same = |member: &dyn Member, other: &mut dyn Contents| {
-        let mut first = Arc::clone(first);
-        let done = match differing {
-            Differing::Copy => comparison.copy(&mut first, other, &mut |_| {}).map(|copied| Some(copied.bytes)),
-            Differing::Refuse => comparison.confirm(&mut first, other).map(|is_same| is_same.then_some(0)),
-        };
-        match done {
-            Ok(Some(copied)) => Ok(copied),
-            Ok(None) => Err(failed(member, ReplicaError::Differs { what: "contents" })),
-            Err(ComparisonError { is_first, source }) => {
-                Err(not_compared(if is_first { &*members[0] } else { member }, source))
-            }
-        }
-    };
-    std::thread::scope(|scope| {
-        let same = &same;
-        let others = members[1..].iter().map(|member| &**member);
-        let threads: Vec<_> = others.map(|member| scope.spawn(move || same(member, &mut *contents(member)?))).collect();
-        threads.into_iter().map(join).sum()
-    })
-}
-
-fn contents(member: &dyn Member) -> Result<Box<dyn Contents + '_>, PoolError> {
-    member.contents().ok_or_else(|| replica_error(member, Arc::new(ReplicaError::Unexpected)))
-}
-
-/// What went wrong with a replica when it was compared.
-fn not_compared(member: &dyn Member, source: AccessError) -> PoolError {
-    let source = match source.downcast::<PoolError>() {
-        Ok(error) => return *error,
-        Err(source) => source,
-    };
-    let source = match source.downcast::<MemError>() {
-        Ok(source) => ReplicaError::Memory(*source),
-        Err(source) => ReplicaError::NotCompared(source),
-    };
-    replica_error(member, Arc::new(source))
-}
-
-/// Makes all of a local replica durable behind its header, but what is a hole.
-fn make_durable(memory: &Memory) -> Result<(), MemError> {
-    let (data, _) = data_ranges(memory, HEADER_LEN_BYTES as u64..memory.len_bytes(), usize::MAX)?;
-    for range in data {
-        memory.write_back(range.start, range.end - range.start)?;
-    }
-    memory.fence()
 }
 
 fn join<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {

@@ -122,3 +122,22 @@ fn what_was_digested_is_durable_after_the_next_flush() {
     assert_eq!(syncs_of(idle, &part), 0, "all was flushed");
     assert!(syncs_of(digested, &part) > 0, "{digested:?}");
 }
+
+/// What is the same on all replicas may be durable on some: a program may have died between its stores and its flush.
+#[test]
+fn local_replicas_found_equal_at_an_opening_are_flushed() {
+    let Some(directory) = on_disk() else { return };
+    let (set, paths) = set(&directory);
+    let act = || {
+        create(&set).close().unwrap();
+        mark();
+        let pool = Pool::from_set(set.clone()).open().unwrap();
+        mark();
+        assert_eq!(pool.copied_bytes(), 0);
+        pool.close().unwrap();
+    };
+    let Some(((), calls)) = available(observe(act)) else { return };
+    let [_, opened, _close] = stretches(&calls)[..] else { panic!("{calls:?}") };
+    let syncs = paths.each_ref().map(|path| syncs_of(opened, path));
+    assert!(syncs.iter().all(|syncs| *syncs >= 3), "settled, its header written, flushed: {syncs:?}");
+}

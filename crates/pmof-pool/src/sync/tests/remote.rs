@@ -4,7 +4,7 @@ use std::{cell::RefCell, ops::Range, rc::Rc};
 
 use super::*;
 use crate::{
-    AccessError, Attributes, Contents, ContentsState, DIGEST_BYTES, NewReplica, PoolKind, Reached, RemoteReplicas,
+    AccessError, Attributes, Contents, ContentsState, NewReplica, PendingDigests, PoolKind, Reached, RemoteReplicas,
     Removal, ReplicaAccess, ReplicaState, check_named_whole, has_contents_behind, memory_state,
 };
 use pmof_mem::causes;
@@ -101,8 +101,8 @@ impl Contents for Watched {
         self.inner.contents().data_ranges(range)
     }
 
-    fn digests(&mut self, range: Range<u64>) -> Result<Vec<[u8; DIGEST_BYTES]>, AccessError> {
-        self.inner.contents().digests(range)
+    fn start_digests(&mut self, range: Range<u64>, block_bytes: u64) -> PendingDigests<'_> {
+        self.inner.contents().start_digests(range, block_bytes)
     }
 
     fn read(&mut self, offset: u64, into: &mut [u8]) -> Result<(), AccessError> {

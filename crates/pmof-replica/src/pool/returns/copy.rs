@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use pmof_control::{DIGESTED_MAX_BYTES, DIGESTS_MAX};
+use pmof_pool::DIGEST_BLOCK_LEN_BYTES;
 
 use super::Halt;
 use crate::{
@@ -10,7 +11,7 @@ use crate::{
     pages::PAGE_BYTES,
     pool::{
         Open,
-        compare::{BLOCK_BYTES, digests_of},
+        compare::{InUse, compare},
     },
 };
 
@@ -58,8 +59,8 @@ impl Open {
         // The member has its place since it was admitted.
         let &[one, other] = &both[..] else { return Err(Halt::Later) };
         let mut pages = Vec::new();
-        for blocks in compare([one, other], range, BLOCK_BYTES)? {
-            pages.append(&mut compare([one, other], &blocks, PAGE_BYTES)?);
+        for blocks in differing_blocks([one, other], range, DIGEST_BLOCK_LEN_BYTES)? {
+            pages.append(&mut differing_blocks([one, other], &blocks, PAGE_BYTES)?);
         }
         Ok(pages)
     }
@@ -70,22 +71,13 @@ fn is_same(one: &dyn Member, other: &dyn Member) -> bool {
 }
 
 /// The blocks of a range that differ on two replicas, which both compute at once.
-fn compare(both: [(usize, &dyn Member); 2], range: &Range<u64>, block_bytes: u64) -> Result<Vec<Range<u64>>, Halt> {
+fn differing_blocks(both: [InUse<'_>; 2], range: &Range<u64>, block_bytes: u64) -> Result<Vec<Range<u64>>, Halt> {
     let at_once = (DIGESTED_MAX_BYTES / block_bytes).min(DIGESTS_MAX as u64) * block_bytes;
     let (mut ranges, mut at): (Vec<Range<u64>>, _) = (Vec::new(), range.start);
     while at < range.end {
         let part = at..range.end.min(at + at_once);
-        let digests = digests_of(&both, &part, block_bytes);
-        let [Some(one), Some(other)] = &digests[..] else { return Err(Halt::Later) };
-        let blocks = one.iter().zip(other).enumerate().filter(|(_, (one, other))| one != other);
-        for (block, _) in blocks {
-            let begin = part.start + block as u64 * block_bytes;
-            let end = (begin + block_bytes).min(part.end);
-            match ranges.last_mut() {
-                Some(last) if last.end == begin => last.end = end,
-                _ => ranges.push(begin..end),
-            }
-        }
+        let compared = compare(&both, &part, block_bytes).map_err(|_| Halt::Later)?;
+        ranges.append(&mut compared.differing_ranges());
         at = part.end;
     }
     Ok(ranges)
