@@ -16,9 +16,9 @@ use support::functions::{
 use support::{End, INVALID, NO_COMPLETION, NOT_SUPPORTED, Node, close, ok, resources, scale};
 
 /// Descriptors and threads are counted for the whole process, so one test runs at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock()
+fn one_at_a_time() -> MutexGuard<'static, ()> {
+    static ONE: Mutex<()> = Mutex::new(());
+    ONE.lock()
 }
 
 /// Threads end a moment after what they served. There may be fewer than before: those of other tests end too.
@@ -33,7 +33,7 @@ fn settles_at(before: (usize, usize)) {
 
 #[test]
 fn connections_come_and_go() {
-    let _alone = alone();
+    let _one = one_at_a_time();
     let node = Node::new();
     let mut remote = node.remote();
     let cycle = |number| {
@@ -50,8 +50,8 @@ fn connections_come_and_go() {
 }
 
 #[test]
-fn many_connections_stand_at_once() {
-    let _alone = alone();
+fn many_connections_are_open_at_once() {
+    let _one = one_at_a_time();
     let node = Node::new();
     let before = resources();
     let pairs: Vec<(End, End)> = (0..scale(100, 1000)).map(|_| node.connect()).collect();
@@ -69,7 +69,7 @@ fn many_connections_stand_at_once() {
 
 #[test]
 fn threads_have_connections_of_their_own() {
-    let _alone = alone();
+    let _one = one_at_a_time();
     let threads = scale(16, 64);
     let work = |number: usize| {
         let node = Node::new();
@@ -89,7 +89,7 @@ fn threads_have_connections_of_their_own() {
 
 #[test]
 fn one_connection_serves_several_threads() {
-    let _alone = alone();
+    let _one = one_at_a_time();
     let node = Node::new();
     let (asked, accepted) = node.connect();
     let mut remote = node.remote();
@@ -139,7 +139,7 @@ fn one_connection_serves_several_threads() {
 
 #[test]
 fn deleted_handles_are_refused() {
-    let _alone = alone();
+    let _one = one_at_a_time();
     let node = Node::new();
     let (asked, accepted) = node.connect();
     let (conn, cq) = (asked.0, asked.cq());
@@ -161,7 +161,7 @@ fn deleted_handles_are_refused() {
 
 #[test]
 fn a_forked_child_gets_an_error() {
-    let _alone = alone();
+    let _one = one_at_a_time();
     let node = Node::new();
     let (asked, accepted) = node.connect();
     // SAFETY: the child calls what allocates and logs only, which glibc keeps working after a fork, and ends at once.

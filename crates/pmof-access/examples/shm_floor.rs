@@ -1,7 +1,7 @@
 //! What a persist over shm costs beside its floor: the same bytes stored, written back and fenced on the same kind of
 //! mapping, with nothing around them. Run with `cargo run --release -p pmof-access --example shm_floor [FILE]`; FILE is made
 //! where it does not exist (a file on fsdax or tmpfs) or opened (a devdax device). Without one, anonymous memory: no
-//! write-back, a fence alone.
+//! write-back, only a fence.
 
 use std::{
     path::{Path, PathBuf},

@@ -33,7 +33,7 @@ const HOLD_MAX_BYTES: usize = 256 << 10;
 pub enum Source<'a> {
     /// Bytes of the caller: free again when the call returns.
     Bytes(&'a [u8]),
-    /// Registered memory: sent from where it lies, and to be left unchanged until the completion; where that comes on error alone,
+    /// Registered memory: sent from where it lies, and to be left unchanged until the completion; where that comes only on error,
     /// until the completion of something posted later.
     Region(RegionSlice),
     /// The same, without a handle of its own.
@@ -212,7 +212,7 @@ impl Connection {
         self.link.lock().is_drained()
     }
 
-    /// Operations posted whose outcome is not known. Writes that complete on error alone are counted until something posted
+    /// Operations posted whose outcome is not known. Writes that complete only on error are counted until something posted
     /// after them is known to be done; where nothing is, over verbs, until the queue has asked after them: every 20 ms while
     /// somebody drives it, within a second where a thread of its own sleeps.
     pub fn outstanding(&self) -> usize {

@@ -80,7 +80,7 @@ struct Links {
     all: Vec<Arc<Link>>,
     /// Of them, where there are too many to look at all of them: those that epoll does not report.
     polled: Vec<Polled>,
-    /// Of them, those that come here for their receives alone.
+    /// Of them, those that come here only for their receives.
     received: Vec<u64>,
     /// The assistant watches them.
     is_assisted: bool,
@@ -243,7 +243,7 @@ impl Driver {
     }
 
     /// Whether every connection is a device's; `None` while the list is in use.
-    pub(crate) fn has_devices_alone(&self) -> Option<bool> {
+    pub(crate) fn has_only_devices(&self) -> Option<bool> {
         self.links.try_lock().map(|links| links.all.iter().all(|link| link.notifies_on_request))
     }
 

@@ -325,7 +325,7 @@ impl LinkCore {
         self.endpoint.has_completions() || self.wire.as_ref().is_some_and(|wire| wire.has_failed())
     }
 
-    /// The short way of sending what waits, where that is operations for a device alone. False: it is not, or outcomes wait
+    /// The short way of sending what waits, where that is only operations for a device. False: it is not, or outcomes wait
     /// to be taken.
     pub(crate) fn submit_operations(&mut self) -> bool {
         self.end_run();
@@ -352,7 +352,7 @@ impl LinkCore {
     }
 
     /// Answers a flush that was carried out elsewhere. False: more is to be seen to, by whoever drives: only that thread takes requests in,
-    /// since some processors order write-backs and fences of one thread alone.
+    /// since some processors order only the write-backs and fences of one thread.
     pub(crate) fn flush_done(&mut self, ticket: FlushTicket, outcome: Result<(), &MemError>) -> bool {
         self.endpoint.flush_done(ticket, outcome);
         order::publish_own();

@@ -93,7 +93,7 @@ impl QueuesShared {
 /// A thread that drives a queue. The queue is given up by it when this is dropped.
 #[derive(Debug)]
 enum OwnThread {
-    Alone(#[expect(dead_code, reason = "it ends when it is dropped")] ProgressThread),
+    Own(#[expect(dead_code, reason = "it ends when it is dropped")] ProgressThread),
     Shared(#[expect(dead_code, reason = "it ends when it is dropped")] Assistance),
 }
 
@@ -105,7 +105,7 @@ impl CompletionQueue {
         let waits = Waits { announces: is_real && progress != Progress::Caller, callers, wakers: shared.wakers() };
         let driver = Driver::new(clock, waits);
         let thread = match progress {
-            Progress::Thread if is_real => Some(OwnThread::Alone(ProgressThread::start(&driver, waiting)?)),
+            Progress::Thread if is_real => Some(OwnThread::Own(ProgressThread::start(&driver, waiting)?)),
             Progress::Assisted if is_real => {
                 let assisted: Arc<dyn Assisted> = Arc::<Driver>::clone(&driver);
                 Some(OwnThread::Shared(shared.assistants.assist(&assisted, waiting)?))
@@ -228,7 +228,7 @@ impl CompletionQueue {
     fn note_polled(&self, now: Duration, found: bool) {
         let driver = &*self.shared.driver;
         let Some(callers) = driver.callers() else { return };
-        if callers.has_polled_idle(now, found) && driver.has_devices_alone() == Some(false) {
+        if callers.has_polled_idle(now, found) && driver.has_only_devices() == Some(false) {
             std::thread::yield_now();
             callers.has_polled_idle(driver.now(), false);
         }
@@ -280,7 +280,7 @@ impl CompletionQueue {
 
     /// A descriptor that is readable while there are outcomes, where a thread makes progress. Where the caller does, it is readable when a
     /// poll may find something: poll until `None` before waiting for it, since what was collected already does not show, nor what finished
-    /// when it was posted, as over shm; and limits of time are noticed by polling alone, so wait for no longer than a loss may go unnoticed.
+    /// when it was posted, as over shm; and limits of time are noticed only by polling, so wait for no longer than a loss may go unnoticed.
     ///
     /// # Errors
     /// [`SetupError::System`] when the process is out of file descriptors.

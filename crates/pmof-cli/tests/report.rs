@@ -122,7 +122,7 @@ fn a_report_has_its_page_its_table_and_its_numbers() {
     let page = fs::read_to_string(&output).unwrap();
     assert!(page.contains(why) && page.contains("data-points=\"4\""), "two points and their floors");
     assert_eq!(fs::read_to_string(place.path().join("monday.csv")).unwrap().lines().count(), 4);
-    // What stands is not written over.
+    // A report that is there is not written over.
     assert_failed(&report(&output, &[]), &["monday.html exists", "--output"]);
 }
 

@@ -9,7 +9,7 @@ use pmof::{
     causes,
 };
 
-/// A value parser that says all of why an argument is refused: clap prints the outermost error alone.
+/// A value parser that says all of why an argument is refused: clap prints only the outermost error.
 ///
 /// # Errors
 /// The error of `T`, with its causes.

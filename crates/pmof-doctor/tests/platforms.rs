@@ -64,7 +64,7 @@ fn the_oracle_objects_to_every_claim_that_is_raised() {
         for index in 0..report.memories.len() {
             let mut changed = report.clone();
             let memory = &mut changed.memories[index];
-            // An overlay may stand on a disk: that it is not known is seen by the judgement, not by the oracle.
+            // An overlay may be on a disk: that it is not known is seen by the judgement, not by the oracle.
             if memory.durability < Durability::PowerFailure {
                 memory.durability = Durability::PowerFailure;
                 raised += 1;

@@ -21,7 +21,7 @@ use crate::{
 macro_rules! call {
     ($table:expr, $of:ident.$operation:ident, $($argument:expr),* $(,)?) => {{
         let table: *mut $of = $table;
-        // The size counts the bytes of the table that the provider filled in, and stands first in every one.
+        // The size counts the bytes of the table that the provider filled in, and comes first in every one.
         if table.is_null() || (*table).size <= offset_of!($of, $operation) {
             (-FI_ENOSYS).into_result()
         } else if let Some(operation) = (*table).$operation {

@@ -162,7 +162,7 @@ impl Opened {
         number
     }
 
-    /// Lets go of the memory that this endpoint alone may have been receiving into.
+    /// Lets go of the memory that only this endpoint may have been receiving into.
     pub(crate) fn endpoint_closed(&self, number: u64) {
         let mut retired = self.retired.lock();
         retired.endpoints.remove(&number);

@@ -215,7 +215,7 @@ impl Endpoint {
             let status = unsafe { sys::fi_cq_read(parts.queue, &mut entries) };
             if let Ok(count) = usize::try_from(status) {
                 for entry in &entries[..count.min(COMPLETIONS_AT_ONCE)] {
-                    if let Some(flight) = parts.landed(entry.op_context) {
+                    if let Some(flight) = parts.completed(entry.op_context) {
                         self.free.push(flight.index);
                         taken += 1;
                         take(flight.completed(Ok(entry.len)));
@@ -327,7 +327,7 @@ impl Parts {
         };
         // SAFETY: the domain is open, and this keeps it so.
         check("fi_av_open", unsafe { sys::fi_av_open(domain, &mut addresses, &mut self.addresses) })?;
-        // SAFETY: `self.domain` keeps the domain open; the info is whole, and read during the call alone.
+        // SAFETY: `self.domain` keeps the domain open; the info is whole, and read only during the call.
         check("fi_endpoint", unsafe { sys::fi_endpoint(domain, info.raw(), &mut self.endpoint) })?;
         // SAFETY: all are open, and closed behind the endpoint.
         unsafe {
@@ -346,7 +346,7 @@ impl Parts {
     }
 
     /// The operation whose context the provider gave back.
-    fn landed(&mut self, context: *mut c_void) -> Option<Box<Flight>> {
+    fn completed(&mut self, context: *mut c_void) -> Option<Box<Flight>> {
         let flight = NonNull::new(context.cast::<Flight>())?;
         // SAFETY: the provider gives back the context of an operation under way, which is the beginning of its flight.
         let index = unsafe { (*flight.as_ptr()).index };
@@ -372,7 +372,7 @@ impl Parts {
                 failure.text = format!("{}: {text}", failure.text);
             }
         }
-        Some((self.landed(entry.op_context), failure))
+        Some((self.completed(entry.op_context), failure))
     }
 }
 

@@ -33,7 +33,7 @@ bitflags! {
 pub enum ProgressMode {
     /// The provider, by itself.
     Auto,
-    /// Nobody: completions have to be polled for, also where peers alone have operations under way.
+    /// Nobody: completions have to be polled for, also where only peers have operations under way.
     Manual,
 }
 
@@ -169,7 +169,7 @@ unsafe fn offers(
     let mut infos = Vec::new();
     let mut at = found;
     while let Some(entry) = NonNull::new(at) {
-        // SAFETY: an entry of the list, which is whole; its copy stands by itself.
+        // SAFETY: an entry of the list, which is whole; its copy points to none of it.
         let copy = unsafe {
             at = (*entry.as_ptr()).next;
             (fabric.fi_dupinfo)(entry.as_ptr())

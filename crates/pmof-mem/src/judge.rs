@@ -350,7 +350,7 @@ fn dax_power(system: &System, facts: &Facts, stack: &Stack, evidence: &mut Vec<S
         match backing {
             Backing::Region { region, .. } => regions.push(region.clone()),
             other => {
-                return doubt(format!("what the DAX file system stands on is in no nd region ({})", describe(other)));
+                return doubt(format!("the device below the DAX file system is in no nd region ({})", describe(other)));
             }
         }
     }
@@ -403,7 +403,7 @@ fn sync_power(system: &System, facts: &Facts, loops_left: usize, evidence: &mut 
         FileSystemClass::Served => {
             return doubt(format!("what fsync on {file_system} promises is up to the server or program behind it"));
         }
-        FileSystemClass::Memory => return doubt(format!("it stands on {file_system}, which lives in memory")),
+        FileSystemClass::Memory => return doubt(format!("it is on {file_system}, which lives in memory")),
         FileSystemClass::Unknown => return doubt(format!("what fsync on {file_system} does is not known here")),
         FileSystemClass::Overlay | FileSystemClass::Btrfs | FileSystemClass::Local => {}
     }
@@ -466,7 +466,7 @@ fn backing_power(
 fn loop_facts(system: &System, device: &str, path: &Path, loops_left: usize) -> Result<Facts, String> {
     let shown = path.display();
     if loops_left == 0 {
-        return Err(format!("more than {LOOP_LIMIT} loop devices stand on each other"));
+        return Err(format!("more than {LOOP_LIMIT} loop devices are stacked on each other"));
     }
     if path.as_os_str().as_encoded_bytes().ends_with(b" (deleted)") {
         return Err(format!("the file {shown} below a loop device is deleted and gone at the next start"));

@@ -36,7 +36,7 @@ pub(crate) fn passes_flushes(system: &System, disk: &Path, device: &str) -> Resu
     let number = attribute(disk, "dev").and_then(|number| parse_number(&number));
     let number = number.ok_or_else(|| format!("{device} has no number"))?;
     let lower = Lower::of(disk).filter(|lower| !lower.is_empty());
-    let lower = lower.ok_or_else(|| format!("{device} stands on a device that cannot be found"))?;
+    let lower = lower.ok_or_else(|| format!("{device} is on a device that cannot be found"))?;
     let names: Vec<_> = lower.iter().map(|lower| lower.name.clone()).collect();
     match system.answers.table(device, number, &names) {
         Ok(targets) => by_table(device, &targets),
@@ -88,7 +88,7 @@ impl Lower {
 fn by_uuid(system: &System, disk: &Path, device: &str, lower: &[Lower]) -> Result<String, String> {
     let uuid = attribute(disk, "dm/uuid").ok_or("nor does it say its uuid (dm/uuid)")?;
     if let Some(id) = luks_id(&uuid) {
-        let [lower] = lower else { return Err("its uuid is of LUKS, which stands on one device".into()) };
+        let [lower] = lower else { return Err("its uuid is of LUKS, which has one device below it".into()) };
         if begins_with_luks(system, lower, id) {
             return Ok(format!("sysfs: {device} is LUKS by its uuid; udev: {} begins with its header", lower.name));
         }

@@ -5,7 +5,7 @@
 //!
 //! - A store changes what is read at once. It is taken apart into its 8-byte words, lowest address first.
 //! - A line may be evicted at any moment. After a crash a line holds what it held after some prefix of the stores to it
-//!   since it was last made durable; different lines stand at different points, whatever the order of the stores.
+//!   since it was last made durable; different lines are at different points, whatever the order of the stores.
 //! - DAX kinds: write-back and a later fence make all stores to the line before the write-back durable.
 //!   A store between the two is not covered. Non-temporal stores are not told apart from others.
 //! - Page cache: a fence makes all earlier stores durable, if anything was written back since the last one;

@@ -104,13 +104,13 @@ fn stack_at(system: &System, directory: &Path, depth_left: usize) -> Stack {
         return lowest(disk, device);
     }
     if depth_left == 0 {
-        return Stack::unknown(format!("{device} stands on more than {STACK_LIMIT} layers"));
+        return Stack::unknown(format!("{device} is on more than {STACK_LIMIT} layers"));
     }
     let mut stack = Stack::default();
     for path in &lower {
         stack.extend(match path {
             Some(path) => stack_at(system, path, depth_left - 1),
-            None => Stack::unknown(format!("{device} stands on a device that cannot be found")),
+            None => Stack::unknown(format!("{device} is on a device that cannot be found")),
         });
     }
     if let Some(why) = layer_holds_flushes(disk, &device, &stack.leaves) {
@@ -126,7 +126,7 @@ fn stack_at(system: &System, directory: &Path, depth_left: usize) -> Stack {
             stack.doubt(why);
         }
     } else {
-        stack.doubt(format!("what {device}, which stands on other disks, does with a flush is not known here"));
+        stack.doubt(format!("what {device}, which is built on other disks, does with a flush is not known here"));
     }
     stack
 }

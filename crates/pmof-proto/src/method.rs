@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// How earlier writes of a connection are brought to the level that a flush asks for.
+/// How earlier writes of a connection reach the level that a flush asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Method {

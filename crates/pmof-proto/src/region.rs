@@ -84,7 +84,7 @@ pub enum Scope {
     /// Every connection of the peer that registered it: whoever learns the key over one of them, may use it on all.
     #[default]
     Peer,
-    /// The connection with this [number](crate::Endpoint::set_number) alone; on every other the key is unknown.
+    /// The connection with this [number](crate::Endpoint::set_number) only; on every other the key is unknown.
     Connection(u64),
 }
 
@@ -121,7 +121,7 @@ impl RegisteredRegion {
         Self { direct, ..self }
     }
 
-    /// The same region for these connections alone.
+    /// The same region for these connections only.
     #[must_use]
     pub fn with_scope(self, scope: Scope) -> Self {
         Self { scope, ..self }

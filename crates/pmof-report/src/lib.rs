@@ -1,7 +1,7 @@
 //! `pmof report`: the whole matrix of measurements, each beside its floor, as one page, one table and one JSON object; and two of
 //! them compared.
 //!
-//! A cell is one run of `pmof bench` in a process of its own, whose command stands beside its numbers. This crate knows nothing of how
+//! A cell is one run of `pmof bench` in a process of its own, whose command is kept beside its numbers. This crate knows nothing of how
 //! it measures: it reads the JSON that the command prints.
 #![forbid(unsafe_code)]
 // `println!` panics where nobody reads: see `pmof_console::say`.

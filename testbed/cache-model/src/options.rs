@@ -101,7 +101,7 @@ pub enum OptionsError {
         expected: &'static str,
     },
     /// `shadow`, `phys` or `len` before any `image`.
-    #[error("{0} stands before image=, which starts a range")]
+    #[error("{0} comes before image=, which starts a range")]
     BeforeImage(String),
     /// A range without one of its options.
     #[error("the range of image={image} has no {missing}")]

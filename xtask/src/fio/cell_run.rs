@@ -30,7 +30,7 @@ const POLL: Duration = Duration::from_millis(10);
 const FIRST_PORT: u16 = 20_000;
 const LAST_PORT: u16 = 32_000;
 
-/// What stands still while cells change.
+/// What stays the same from cell to cell.
 #[derive(Debug)]
 pub(crate) struct Setting {
     pub(crate) fio: PathBuf,

@@ -45,7 +45,7 @@ pub(crate) fn written_blocks(file: &Path, cell: &Cell) -> Result<u64> {
         if let Some(at) = first {
             let shown = &found[at..found.len().min(at + 16)];
             anyhow::bail!(
-                "{}: block {number} is neither written nor untouched: at {} stands {shown:02x?}",
+                "{}: block {number} is neither written nor untouched: at {} there is {shown:02x?}",
                 file.display(),
                 number * size + at
             );
@@ -81,7 +81,7 @@ pub(crate) struct Done {
 }
 
 pub(crate) fn parse(json: &str) -> Result<Done> {
-    // Messages of the engines may stand before it.
+    // Messages of the engines may come before it.
     let start = json.find('{').context("fio wrote no JSON")?;
     let report: serde_json::Value = serde_json::from_str(&json[start..]).context("fio's JSON")?;
     let jobs = report["jobs"].as_array().context("fio's JSON has no jobs")?;

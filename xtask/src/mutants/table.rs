@@ -47,7 +47,7 @@ fn compare(page: &str, mutants: &[Mutant]) -> Result<()> {
     Ok(())
 }
 
-/// What stands before the table, in it, and behind it.
+/// The text before the table, in it, and behind it.
 fn parted(page: &str) -> Result<(&str, &str, &str)> {
     let (before, rest) = page.split_once(BEGIN).context("the page has no mark where the table begins")?;
     let (table, after) = rest.split_once(END).context("the page has no mark where the table ends")?;

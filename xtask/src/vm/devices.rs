@@ -213,7 +213,7 @@ pub(super) fn report_part(report: &mut Report, what: &str, part: &str, runner: R
 
 const SUPPRESSIONS: &str = "crates/pmof-verbs/tests/memcheck.supp";
 
-/// Stand before each run's output and before its exit status.
+/// Come before each run's output and before its exit status.
 pub(super) const START_MARK: &str = "==== ";
 pub(super) const EXIT_MARK: &str = "---- exit ";
 

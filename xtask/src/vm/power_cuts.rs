@@ -193,7 +193,7 @@ pub(super) fn many(testbed: &Testbed, cuts: u64, seed: u64, only: &[String]) -> 
     let is_wanted = |load: &Load| only.is_empty() || only.iter().any(|text| load.name().contains(text));
     let mut loads: Vec<_> = loads.filter(is_wanted).collect();
     ensure!(!loads.is_empty(), "no combination has any of {only:?} in its name");
-    // Those that go with each other stand together, so that most loads open what a cut has left.
+    // Those that go with each other are next to each other, so that most loads open what a cut has left.
     loads.sort_by_key(|load| (load.program as u8, load.places.iter().map(|place| *place as u8).collect::<Vec<_>>()));
     ensure!(cuts >= loads.len() as u64, "{} combinations need at least so many cuts", loads.len());
     let count = loads.len() as u64;

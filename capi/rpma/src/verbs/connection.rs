@@ -308,7 +308,7 @@ fn native_flush(at: RemoteAddress, len_bytes: usize, is_persistent: bool) -> Ope
 fn tell_of_the_claim(at: &MrRemote) -> Result<(), Failure> {
     if settings().is_strict {
         let why = "this device has no native flush, so that a persistent flush rests on the other side's claim of direct write \
-                   to pmem alone";
+                   only to pmem";
         return Err(Failure::new(Code::NotSupported, why));
     }
     if at.warns() {

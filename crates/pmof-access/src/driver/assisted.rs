@@ -14,8 +14,8 @@ impl Assisted for Driver {
         Self::is_watched(self)
     }
 
-    fn has_devices_alone(&self) -> Option<bool> {
-        Self::has_devices_alone(self)
+    fn has_only_devices(&self) -> Option<bool> {
+        Self::has_only_devices(self)
     }
 
     fn is_in_use(&self) -> bool {

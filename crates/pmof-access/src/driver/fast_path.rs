@@ -1,5 +1,5 @@
 //! The fast path of a wait and of a poll: on a queue of one connection, a device's, on which nothing but operations is under way. It looks
-//! at the device alone, sleeps on the device's own descriptor, and hands the outcome over without a stop on the way.
+//! only at the device, sleeps on the device's own descriptor, and hands the outcome over without a stop on the way.
 
 use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 

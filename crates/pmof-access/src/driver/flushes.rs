@@ -20,7 +20,7 @@ pub(crate) struct Flushes {
     /// Who carries them out, if not whoever drives.
     flusher: OnceLock<Flusher>,
     under_way: AtomicUsize,
-    /// The last turn found one connection alone.
+    /// The last turn found only one connection.
     is_single: AtomicBool,
     /// The one that whoever drives carries out inline.
     inline: Mutex<Option<InlineFlush>>,

@@ -60,7 +60,7 @@ impl Driver {
         let mut links = self.links.lock();
         let tick_at = links.ticked_at.saturating_add(TICK_PERIOD);
         // Connections that were told the time just now are not told again before each of many short sleeps. Whoever sleeps long asks
-        // until when it may: else it would wake for that alone, 50 times a second.
+        // until when it may: else it would wake only for that, 50 times a second.
         let was_short = now.saturating_sub(links.led_at) < TICK_PERIOD / 2;
         links.led_at = now;
         let (due, changed) = if was_short && now < tick_at { (Some(tick_at), false) } else { self.tick(&mut links) };

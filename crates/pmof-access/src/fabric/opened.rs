@@ -14,7 +14,7 @@ use crate::{FabricProvider, SetupError};
 /// Operations and receives of a connection that are under way at once.
 pub(super) const OPERATIONS: usize = 256;
 
-/// Endpoints that are watched where all of a domain stand on one epoll instance: the kernel bounds the paths to a socket, to 50 of four
+/// Endpoints that are watched where all of a domain share one epoll instance: the kernel bounds the paths to a socket, to 50 of four
 /// instances and 10 of five (`path_limits` of its `fs/eventpoll.c`), and the fifth is the program's.
 const WATCHED_MAX: usize = 8;
 
@@ -45,7 +45,7 @@ impl Opened {
     /// An endpoint at this address of this machine.
     pub(super) fn endpoint(&self, at: IpAddr) -> Result<SharedEndpoint, FabricError> {
         let options = EndpointOptions { operations: OPERATIONS };
-        // Providers that do not stand on IP have addresses of their own.
+        // Providers that do not use IP have addresses of their own.
         let source = self.domain.info().has_ip_addresses().then_some(at);
         let infos = list(&Query { provider: Some(self.name()), source, ..Query::default() })?;
         let info = infos.first().unwrap_or(self.domain.info());

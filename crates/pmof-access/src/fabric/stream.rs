@@ -21,7 +21,7 @@ const CREDIT_RESERVE: u32 = 1;
 pub(super) enum Message {
     /// Bytes of the stream.
     Stream = 0,
-    /// Word of credit alone.
+    /// Nothing but credit.
     Credit = 1,
     /// Nothing follows.
     End = 2,

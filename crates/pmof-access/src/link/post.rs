@@ -28,7 +28,7 @@ struct Carrier<'l> {
 
 impl LinkCore {
     /// Posts an operation of checked rights and bounds; it goes out with the next [`flush_output`](Self::flush_output), but to a device at
-    /// once where it comes alone. Among the operations of a batch, that call is due before the lock is given back.
+    /// once where it is the only one. Among the operations of a batch, that call is due before the lock is given back.
     #[expect(clippy::inline_always, reason = "its callers know the kind of request: most of this falls away there")]
     #[inline(always)]
     pub(crate) fn post(
@@ -506,7 +506,7 @@ impl Finished for Endpoint {
     fn finished(&mut self, ticket: Ticket, outcome: DirectOutcome) {
         match outcome {
             DirectOutcome::Done => self.direct_done(ticket),
-            DirectOutcome::Previous(number) => self.direct_brought(ticket, Outcome::Previous(number)),
+            DirectOutcome::Previous(number) => self.direct_returned(ticket, Outcome::Previous(number)),
             DirectOutcome::Failed(error) => {
                 let why = match &error {
                     OperationError::Refused { refusal, .. } => {

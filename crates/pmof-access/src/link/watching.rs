@@ -34,7 +34,7 @@ impl Default for Watching {
 }
 
 impl Watching {
-    /// For each of the wire's descriptors: output goes by the first one alone.
+    /// For each of the wire's descriptors: output goes only by the first one.
     fn interests(&self) -> [Interest; 2] {
         [self.interest, Interest { output: false, ..self.interest }]
     }

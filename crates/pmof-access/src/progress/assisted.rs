@@ -26,7 +26,7 @@ pub(crate) trait Assisted: fmt::Debug + Send + Sync {
     fn is_watched(&self) -> bool;
 
     /// Whether every connection is a device's; `None` while that cannot be seen.
-    fn has_devices_alone(&self) -> Option<bool>;
+    fn has_only_devices(&self) -> Option<bool>;
 
     /// True while another thread drives or posts, where that can be seen.
     fn is_in_use(&self) -> bool;

@@ -84,13 +84,13 @@ impl Watch {
 
     /// Looks at what callers have done. True if none has driven since the last look, and none waits.
     ///
-    /// `has_devices_alone`: whether every connection is a device's, if that is known just now.
-    pub(crate) fn look(&mut self, callers: &Callers, has_devices_alone: Option<bool>) -> bool {
+    /// `has_only_devices`: whether every connection is a device's, if that is known just now.
+    pub(crate) fn look(&mut self, callers: &Callers, has_only_devices: Option<bool>) -> bool {
         let (seen, last) = (callers.seen(), self.look_after);
         let is_idle = seen.is_some() && seen == self.seen;
         self.seen = seen;
         // A caller who waits drives, often for long. What the other side does through devices needs no driving.
-        self.of_devices = has_devices_alone.unwrap_or(self.of_devices);
+        self.of_devices = has_only_devices.unwrap_or(self.of_devices);
         let may_be_late = seen.is_none() || (!is_idle && self.of_devices);
         self.look_after = ASSIST_AFTER;
         if may_be_late {

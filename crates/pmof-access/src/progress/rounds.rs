@@ -215,7 +215,7 @@ impl Member {
         match self.state {
             State::Left if now < self.due && !driver.is_watched() => return false,
             State::Left => {
-                let is_idle = self.watch.look(callers, driver.has_devices_alone());
+                let is_idle = self.watch.look(callers, driver.has_only_devices());
                 self.due = now + self.watch.look_after;
                 // A caller may have lost its processor in the middle of a turn: to spin beside it would only keep it waiting.
                 let may_drive = (is_idle && !driver.is_in_use()) || driver.is_watched();

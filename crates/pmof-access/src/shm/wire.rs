@@ -123,7 +123,7 @@ impl ShmWire {
         }
     }
 
-    /// Reads the other side's first words. They are read alone, so that descriptors which come with later bytes are closed
+    /// Reads the other side's first words. They are read by themselves, so that descriptors which come with later bytes are closed
     /// by the kernel.
     fn greet(&mut self) -> io::Result<()> {
         while self.greeting.len < GREETING_BYTES {

@@ -129,7 +129,7 @@ impl DeviceMemory {
         reach.as_any().downcast_ref()
     }
 
-    /// Memory for this side's own operations alone.
+    /// Memory only for this side's own operations.
     pub(super) fn scratch(domain: &ProtectionDomain, memory: Arc<dyn Medium>) -> Result<Arc<Self>, String> {
         let len_bytes = memory.len_bytes();
         let scratch = Self {

@@ -41,7 +41,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Takes connections from each listener on to its address; every byte takes `delay` longer, in both directions.
 ///
-/// Returns only when the relay cannot go on at all; a failed connection closes alone.
+/// Returns only when the relay cannot go on at all; a failed connection closes and ends no other.
 pub(crate) fn relay_all(routes: Vec<(TcpListener, SocketAddr)>, delay: Duration) -> io::Result<()> {
     for (listener, _) in &routes {
         listener.set_nonblocking(true)?;

@@ -157,7 +157,7 @@ impl Stage {
         match (self.reach.transport, &self.device) {
             (TransportName::Verbs, _) => Some("this command has no bare program of verbs"),
             (TransportName::Fabric | TransportName::FabricVerbs, _) => {
-                Some("this command has a bare program of libfabric's providers tcp and net alone")
+                Some("this command has a bare program only of libfabric's providers tcp and net")
             }
             (_, Some(_)) => Some("the pool takes all of the device"),
             _ => None,

@@ -27,7 +27,7 @@ const _: () = assert!(POOL_BYTES == FILE_BYTES);
 /// Bytes of a pool on tmpfs that operations go round in: they stay in the CPU's caches, as the floor's only buffer does.
 const SPAN_DEFAULT_BYTES: u64 = 64 << 10;
 
-/// Longest turn: with three contenders, each stands still for less than the 30 s after which a floor gives up.
+/// Longest turn: with three contenders, each pauses for less than the 30 s after which a floor gives up.
 const TURN_LIMIT: Duration = Duration::from_secs(5);
 
 /// What `--time` is divided into turns of at most.

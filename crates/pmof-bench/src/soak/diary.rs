@@ -1,6 +1,6 @@
 //! The ledger that outlives the machine: lines of a file or device, read back after the power came again.
 //!
-//! `issue N` stands before batch N is posted, `ack N` after its acknowledgement; numbers ascend. A line that a cut left
+//! `issue N` is written before batch N is posted, `ack N` after its acknowledgement; numbers ascend. A line that a cut left
 //! without its end says nothing.
 
 use std::{

@@ -1,4 +1,4 @@
-//! What the tests of platforms stand on.
+//! What the tests of platforms share.
 
 pub(crate) mod fixture;
 pub(crate) mod oracle;

@@ -264,7 +264,7 @@ fn named_by_its_maker(fixture: &Fixture, device: &str) -> Verdict {
                 need(id.len() == 64, "it is a part of a volume")?;
                 need(has("E:ID_FS_TYPE=LVM2_member".into()), "there is no physical volume below")?;
                 let own = attribute(fixture, &lower, "dm/uuid").unwrap_or_default();
-                need(!own.starts_with("LVM-"), "it stands on a part of a volume")?;
+                need(!own.starts_with("LVM-"), "it is on a part of a volume")?;
             }
             _ => return Err("its maker is not known"),
         }
@@ -272,7 +272,7 @@ fn named_by_its_maker(fixture: &Fixture, device: &str) -> Verdict {
             layer_passes(fixture, &lower)?;
         }
     }
-    need(!below.is_empty(), "it stands on nothing")
+    need(!below.is_empty(), "there is nothing below it")
 }
 
 /// What is flushed to a lowest device is kept.

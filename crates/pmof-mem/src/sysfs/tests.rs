@@ -69,7 +69,7 @@ fn disks_are_found_by_the_name_that_a_mount_gives() {
     }
 }
 
-/// CXL names its regions alike. What it says of persistence stands on the nd region of the bridge, and nowhere else.
+/// CXL names its regions alike. Persistence is an attribute of the nd region of the bridge, and of nothing else.
 #[test]
 fn a_region_of_cxl_is_no_nd_region() {
     let tree = Tree::new();

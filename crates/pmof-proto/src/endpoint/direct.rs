@@ -118,8 +118,8 @@ impl<D> Endpoint<D> {
     }
 
     /// The same, and this one brought something back.
-    pub fn direct_brought(&mut self, ticket: Ticket, outcome: Outcome) {
-        self.operations.direct_brought(ticket.0, outcome);
+    pub fn direct_returned(&mut self, ticket: Ticket, outcome: Outcome) {
+        self.operations.direct_returned(ticket.0, outcome);
         self.complete();
     }
 

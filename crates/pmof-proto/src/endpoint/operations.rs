@@ -13,7 +13,7 @@ use crate::{ConnectionError, LocalSlice, OperationError, frame::Frame};
 /// What the sequence of an operation counts as that has none yet.
 const NO_SEQUENCE: u64 = u64::MAX;
 
-/// An operation without a completion; or some in a row that went direct and complete on error alone, and perhaps one more that went direct
+/// An operation without a completion; or some in a row that went direct and complete only on error, and perhaps one more that went direct
 /// right after them.
 #[derive(Debug)]
 pub(super) struct Entry<D> {
@@ -448,7 +448,7 @@ impl<D> Operations<D> {
     }
 
     /// A direct operation's outcome where it brings something back. All before it took effect.
-    pub(super) fn direct_brought(&mut self, ticket: u64, outcome: Outcome) {
+    pub(super) fn direct_returned(&mut self, ticket: u64, outcome: Outcome) {
         self.direct_done(ticket);
         // What others before the last of a row bring, nobody is to hear of.
         if let Some(entry) = self.entry_mut(ticket).filter(|entry| ticket == entry.last()) {
@@ -499,7 +499,7 @@ impl<D> Operations<D> {
     }
 
     /// Gives every operation its last outcome: the connection has ended, and nothing touches this side's memory any more. What is left here
-    /// stands behind one that failed, so all of it fails, in order, as with a queue pair in error: also what was answered already, and what
+    /// is behind one that failed, so all of it fails, in order, as with a queue pair in error: also what was answered already, and what
     /// nobody was to hear of unless it fails.
     pub(super) fn end(&mut self, why: &ConnectionError, completions: &mut VecDeque<Completion>) {
         (self.waiting, self.kept_bytes, self.touching, self.message_flushes, self.direct_flushes) = (0, 0, 0, 0, 0);

@@ -35,7 +35,7 @@ fn a_connection_without_memory_left_is_refused_until_another_goes() {
 }
 
 #[test]
-fn with_memory_for_one_connection_alone_everything_works() {
+fn with_memory_for_only_one_connection_everything_works() {
     let target = Target::start_with(tempfile::tempdir().unwrap(), with_budget(CONNECTION_BYTES));
     let bytes = pattern(9 << 20, 3);
     let pool = options([target.url("orders")]).create(9 << 20).expect("a pool");

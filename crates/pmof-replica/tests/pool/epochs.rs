@@ -399,7 +399,7 @@ fn a_clean_close_is_remembered_and_nothing_else_counts_as_one() {
     assert_eq!(is_open(), [true; 2]);
     pool.close().unwrap();
     assert_eq!(is_open(), [false; 2]);
-    // An opening in vain changes nothing.
+    // An opening that fails changes nothing.
     drop(options(urls(&two)).open().unwrap());
     options(urls(&two)).open().unwrap().close().unwrap();
     options([two[0].url("orders")]).min_replicas(2).open().unwrap_err();

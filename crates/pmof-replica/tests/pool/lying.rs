@@ -30,8 +30,8 @@ struct Lies {
 
 const HONEST: Lies = Lies { of_flushes: |_| {}, of_service: |_| {} };
 
-/// Stands between initiators and a target; gives its address.
-fn stand_before(target: &Target, lies: Lies) -> String {
+/// A proxy between initiators and a target; gives its address.
+fn proxy_before(target: &Target, lies: Lies) -> String {
     let there = target.address().to_string().trim_start_matches("tcp://").to_owned();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let here = format!("tcp://{}", listener.local_addr().unwrap());
@@ -158,14 +158,14 @@ fn a_flush_that_is_answered_with_less_is_no_persist() {
         // The honest one goes on where the other is given up, so each lie has its own pool.
         let name = format!("orders{index}");
         make(&name);
-        let lying = format!("{}/{name}", stand_before(&target, Lies { of_flushes, ..HONEST }));
+        let lying = format!("{}/{name}", proxy_before(&target, Lies { of_flushes, ..HONEST }));
         let error = use_pool(&[lying, honest.url(&name)]).unwrap_err();
         let text = format!("{error:?}");
         assert!(text.contains("a flush reply names another durability"), "{text}");
     }
-    // What stands between is not what is noticed.
+    // The proxy is not what is noticed.
     make("fresh");
-    use_pool(&[format!("{}/fresh", stand_before(&target, HONEST)), honest.url("fresh")]).unwrap();
+    use_pool(&[format!("{}/fresh", proxy_before(&target, HONEST)), honest.url("fresh")]).unwrap();
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn an_opening_that_is_answered_with_less_fails() {
     let (target, honest) = (Target::start(), Target::start());
     options([target.url("orders"), honest.url("orders")]).create(4096).unwrap().close().unwrap();
     let with = |of_service| {
-        let lying = format!("{}/orders", stand_before(&target, Lies { of_service, ..HONEST }));
+        let lying = format!("{}/orders", proxy_before(&target, Lies { of_service, ..HONEST }));
         use_pool(&[honest.url("orders"), lying]).unwrap_err()
     };
     assert!(matches!(of_replica(&with(promise_less)).1, ReplicaError::NotDurable { .. }));
@@ -198,7 +198,7 @@ fn a_replica_lost_at_its_epoch_counts_for_what_may_be_lost() {
     let urls: Vec<_> = three.iter().map(|target| target.url("orders")).collect();
     options(urls.clone()).create(4096).unwrap().close().unwrap();
     let lost =
-        |index: usize| format!("{}/orders", stand_before(&three[index], Lies { of_service: takes_no_epoch, ..HONEST }));
+        |index: usize| format!("{}/orders", proxy_before(&three[index], Lies { of_service: takes_no_epoch, ..HONEST }));
     let openings = || options(urls.clone()).info().unwrap().iter().map(|info| info.state.opening).collect::<Vec<_>>();
 
     // One of three may be lost; the others get an epoch without it, which is the opening's only one.
@@ -227,7 +227,7 @@ fn the_pool_of_a_set_is_checked_in_the_same_way() {
     let remote = |url| RemoteSetOptions::new(url, set.clone()).target(options.clone());
     remote(honest).create(4096, Some(&pmof_pool::Attributes::default())).unwrap().close().unwrap();
     let use_set = |lies, size_bytes| {
-        let url: TargetUrl = stand_before(&target, lies).parse().unwrap();
+        let url: TargetUrl = proxy_before(&target, lies).parse().unwrap();
         let pool = remote(url).open(size_bytes, OpenFor::Write)?;
         let mut lane = pool.lane();
         lane.set_atomicity(Atomicity::Words);

@@ -106,7 +106,7 @@ fn a_member_that_moved_is_known_where_it_was_found_last() {
 }
 
 #[test]
-fn another_pool_at_a_members_address_is_left_alone() {
+fn another_pool_at_a_members_address_is_not_touched() {
     let mut three: [Target; 3] = fixed();
     make(&three, b"here");
     options([three[1].url("orders")]).remove().unwrap();

@@ -21,7 +21,7 @@ const LATE_MS: u64 = 400;
 /// As late as this, nothing comes through at all.
 const NEVER_MS: u64 = u64::MAX;
 
-/// Stands before a target; what it passes on is late.
+/// A proxy before a target; what it passes on is late.
 struct Relay {
     url: String,
     late_ms: Arc<AtomicU64>,
@@ -79,7 +79,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, late_ms: &AtomicU64) {
     let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }
 
-/// Three targets, and what stands before the last one.
+/// Three targets, and the proxy before the last one.
 struct Three {
     targets: [Target; 3],
     relay: Relay,

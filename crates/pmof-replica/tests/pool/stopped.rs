@@ -148,7 +148,7 @@ fn take_over_from_stopped(url: &str, file: &std::path::Path, round: usize) -> Du
     writer.process.wait().expect("it ends");
     drop(writer);
 
-    assert!(read(&new, 0, WRITE_BYTES) == own, "round {round}: something landed");
+    assert!(read(&new, 0, WRITE_BYTES) == own, "round {round}: something was written");
     let bytes = fs::read(file).expect("the pool's file");
     assert!(bytes[DATA_OFFSET as usize..][..WRITE_BYTES] == own, "round {round}: in the file");
     new.close().expect("closed");

@@ -61,7 +61,7 @@ fn a_slower_cell_is_found_among_the_others() {
 }
 
 #[test]
-fn cells_of_one_report_alone_are_named_with_why() {
+fn cells_of_only_one_report_are_named_with_why() {
     let (mut before, mut after) = (golden(), golden());
     let gone = after.cells.pop().unwrap();
     let of = |cells: &[Finished]| cells.iter().position(|cell| matches!(cell.outcome, Outcome::Result(_))).unwrap();

@@ -38,7 +38,7 @@ fn cells_are_there_again_and_a_line_that_was_cut_is_not() {
 }
 
 #[test]
-fn one_that_stands_is_not_begun_again_and_one_in_use_is_left_alone() {
+fn one_that_is_there_is_not_begun_again_and_one_in_use_is_not_touched() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("report.journal");
     let missing = Journal::resume(&path).unwrap_err();

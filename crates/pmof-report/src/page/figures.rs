@@ -133,7 +133,7 @@ fn reads(series: &Series) -> bool {
 }
 
 impl Figure {
-    /// Adds a series, and its floor unless that stands already; true where the floor was added.
+    /// Adds a series, and its floor unless that is there already; true where the floor was added.
     fn add(&mut self, series: Shown, cells: &[&Finished], with_floor: bool) -> Result<bool> {
         let (mut points, mut floor_points) = (Vec::new(), Vec::new());
         let mut label = None;

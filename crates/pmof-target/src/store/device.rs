@@ -1,6 +1,6 @@
-//! Pools whose bytes are all of a device: a devdax device, or a file that the operator set aside.
+//! Pools whose bytes are all of a device: a devdax device, or a file that the operator reserved.
 //!
-//! The header stands at byte 0 as in a pool's file, the user's data behind it, and what is left of the device is unused.
+//! The header is at byte 0 as in a pool's file, the user's data behind it, and what is left of the device is unused.
 //! A device has no working file and no rename, so its first word says what it holds, and changes by one atomic store:
 //!
 //! | first 8 bytes | the rest of the first page | meaning |

@@ -35,7 +35,7 @@ fn error(name: &str, search: &str) -> String {
 
 #[test]
 fn a_place_is_replaced_and_nothing_else() {
-    // In its documentation the text stands too.
+    // Its documentation has the text too.
     let mutated = replaced(SOURCE, "tests::add", "7", "8").unwrap();
     assert_eq!(mutated, SOURCE.replace("{ 7 }", "{ 8 }"));
     let mutated = replaced(SOURCE, "inner", "7", "8").unwrap();

@@ -39,7 +39,7 @@ fn a_mutant_without_a_row_and_a_row_without_a_mutant_are_named() {
     let mutants = [mutant("a"), mutant("b"), mutant("c")];
     let page = updated(&format!("{BEGIN}{END}"), &mutants[..2], &BTreeMap::new()).unwrap();
     compare(&page, &mutants[..2]).unwrap();
-    // What stands beside the table is no row of it.
+    // Text beside the table is no row of it.
     compare(&format!("| `d` | other |\n{page}| `e` | table |\n"), &mutants[..2]).unwrap();
     let missing = compare(&page, &mutants).unwrap_err().to_string();
     assert!(missing.starts_with("c has no row") && missing.lines().count() == 1, "{missing}");

@@ -85,7 +85,7 @@ impl Reader {
         match self.sections.last_mut() {
             Some(section) if !self.in_global => section.settings.push(setting),
             _ if self.in_global => self.global.push(setting),
-            _ => bail!("an option stands before the first section"),
+            _ => bail!("there is an option before the first section"),
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use crate::bench::pattern::Shape;
 
 const SHAPE: Shape = Shape { size_bytes: 100, start: 0, len_bytes: 1000, random: false, read_percent: 0, batch: 1 };
 
-/// Answers in order, each after `service`, but stands still once.
+/// Answers in order, each after `service`, but stalls once.
 #[derive(Debug)]
 struct Server {
     depth: usize,

@@ -49,7 +49,7 @@ impl Workload<'_> {
     /// Why there is no floor to compare with, if so.
     pub(super) fn no_floor(&self, stage: &Stage) -> Option<&'static str> {
         match self.read_percent {
-            1..=99 => Some("reads and writes have floors of their own: measure them alone"),
+            1..=99 => Some("reads and writes have floors of their own: measure them in runs of their own"),
             _ if self.fabric_provider().is_some() && (self.args.medium == Medium::File || !self.is_polling()) => {
                 Some("the bare program of libfabric spins, and has no files")
             }

@@ -34,7 +34,7 @@ struct Json<'a> {
 impl Line {
     pub(super) fn new(time: SystemTime, record: &Record<'_>) -> Self {
         let mut fields = Fields::default();
-        // It fails only if the visitor does.
+        // It fails only if the callback does.
         let _ = record.key_values().visit(&mut fields);
         let mut fields = fields.0;
         let event = match fields.remove("event") {

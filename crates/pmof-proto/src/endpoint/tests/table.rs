@@ -198,7 +198,7 @@ impl Bed {
                 .is_some_and(|(ticket, _)| self.flushes.front().is_none_or(|flush| ticket < flush)) =>
             {
                 match self.done.pop_front() {
-                    Some((ticket, Some(number))) => self.here.direct_brought(ticket, Outcome::Previous(number)),
+                    Some((ticket, Some(number))) => self.here.direct_returned(ticket, Outcome::Previous(number)),
                     Some((ticket, None)) => self.here.direct_done(ticket),
                     None => {}
                 }
@@ -386,7 +386,7 @@ fn what_a_silent_operation_brings_is_not_the_outcome_of_what_follows_it() {
     let mut endpoint = Bed::new(Settings::default()).here;
     endpoint.went_direct(OperationKind::FetchAndAdd, success, Signal::OnError, 1);
     endpoint.went_direct(OperationKind::Flush, success, Signal::Always, 2);
-    endpoint.direct_brought(Ticket(1), Outcome::Previous(7));
+    endpoint.direct_returned(Ticket(1), Outcome::Previous(7));
     endpoint.direct_done(Ticket(2));
     let done = endpoint.poll_completion().expect("the flush");
     assert_eq!((done.ticket, done.context, done.outcome), (Ticket(2), 2, Ok(success)));
