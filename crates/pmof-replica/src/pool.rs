@@ -28,6 +28,8 @@ use crate::{
 };
 use acknowledge::AckTerms;
 use epochs::Epochs;
+use follow::Follow;
+use format::Upkeep;
 use group::Group;
 use pending::Waiter;
 use returns::{Returns, Signal};
@@ -40,6 +42,7 @@ mod domains;
 mod epochs;
 mod equalize;
 mod events;
+mod follow;
 mod format;
 mod group;
 #[cfg(test)]
@@ -50,6 +53,7 @@ mod lane;
 #[cfg(test)]
 mod member_tests;
 mod members;
+mod mirrors;
 mod opened;
 mod opening;
 mod options;
@@ -156,6 +160,8 @@ struct Shared {
     waiter: Waiter,
     /// Of a native pool that is open for writing: brings back replicas that were lost.
     returns: Option<Arc<Returns>>,
+    /// Of a native pool that is open for reading: has it be open on members in sync.
+    follow: Option<Follow>,
     events: Arc<events::Log>,
 }
 
@@ -234,7 +240,12 @@ impl Open {
         }
     }
 
-    fn into_pool(self, returns: Option<Returns>) -> Pool {
+    fn into_pool(self, upkeep: Upkeep) -> Pool {
+        let (returns, follow) = match upkeep {
+            Upkeep::Nothing => (None, None),
+            Upkeep::Returns(returns) => (Some(returns), None),
+            Upkeep::Follow(follow) => (None, Some(follow)),
+        };
         let shared = Arc::new(Shared {
             facts: self.facts.clone(),
             attributes: Mutex::new(self.facts.attributes),
@@ -242,6 +253,7 @@ impl Open {
             unflushed: AtomicUsize::new(0),
             waiter: Waiter::default(),
             returns: returns.map(Arc::new),
+            follow,
             events: Arc::default(),
         });
         Returns::start(&shared);
@@ -410,14 +422,18 @@ impl Pool {
     }
 
     /// Copies bytes at `offset` out, from the first replica that is alive; of a pool opened for reading, from one that was closed in
-    /// order, if there is one. Writes posted before are seen. Where that replica does not answer, this takes its
+    /// order, if there is one, and that is [still in sync](PoolOptions::open_read_only). Writes posted before are seen. Where that replica does not answer, this takes its
     /// [`loss_timeout`](PoolOptions::loss_timeout); the next replica is then read, and the next receipt or [`check_replicas`](Self::check_replicas)
     /// tells of the loss.
     ///
     /// # Errors
-    /// [`PoolError::OutOfBounds`], [`PoolError::Closed`], [`PoolError::NoneLeft`].
+    /// [`PoolError::OutOfBounds`], [`PoolError::Closed`], [`PoolError::NoneLeft`]; of a pool open for reading also those of
+    /// [`open_read_only`](PoolOptions::open_read_only), where the members in sync have changed.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), PoolError> {
         self.0.facts.check(offset, into.len() as u64)?;
+        if let Some(follow) = &self.0.follow {
+            follow.check(&self.0)?;
+        }
         self.0.hold()?.read(offset, into)
     }
 

@@ -7,7 +7,7 @@ use pmof_control::OpenFor;
 use pmof_pool::Attributes;
 
 use super::{
-    Equalized, Facts, LeftOut, Open, Pool, acknowledge::AckTerms, compare::Comparable, epochs::Epochs,
+    Equalized, Facts, LeftOut, Open, Pool, acknowledge::AckTerms, compare::Comparable, epochs::Epochs, follow::Follow,
     opened::Identity, returns::Returns,
 };
 use crate::{PoolError, intent::Intent, member::Member};
@@ -59,8 +59,8 @@ pub(super) trait Replicas {
     /// equal. In a format with epochs, that of the opening has begun then.
     fn comparable(&self, open: &Open) -> Result<Option<Comparable>, PoolError>;
 
-    /// The last step, when the replicas are equal. Returns what brings them back when they are lost, in a format that can.
-    fn finish(self, open: &mut Open) -> Result<Option<Returns>, PoolError>;
+    /// The last step, when the replicas are equal. Returns what is done for them while the pool is open, in a format that can.
+    fn finish(self, open: &mut Open) -> Result<Upkeep, PoolError>;
 
     /// Takes back what was made, or closes what was opened, after a failure.
     fn abandon(self);
@@ -76,17 +76,36 @@ pub(super) fn open<F: Format>(format: F, existing: F::Existing) -> Result<Pool, 
     pool_of(format.open(existing)?)
 }
 
-fn pool_of(mut replicas: impl Replicas) -> Result<Pool, PoolError> {
+/// The same for a pool that is open already.
+pub(super) fn open_replicas<F: Format>(format: F, existing: F::Existing) -> Result<(Open, Upkeep), PoolError> {
+    assemble(format.open(existing)?)
+}
+
+fn pool_of(replicas: impl Replicas) -> Result<Pool, PoolError> {
+    assemble(replicas).map(|(open, upkeep)| open.into_pool(upkeep))
+}
+
+fn assemble(mut replicas: impl Replicas) -> Result<(Open, Upkeep), PoolError> {
     match Open::assemble(&mut replicas) {
         Ok(mut open) => {
-            let returns = replicas.finish(&mut open)?;
-            Ok(open.into_pool(returns))
+            let upkeep = replicas.finish(&mut open)?;
+            Ok((open, upkeep))
         }
         Err(error) => {
             replicas.abandon();
             Err(error)
         }
     }
+}
+
+/// What is done for the replicas of an open pool.
+#[derive(Debug)]
+pub(super) enum Upkeep {
+    Nothing,
+    /// Those that are lost are brought back.
+    Returns(Returns),
+    /// Whoever reads follows those that are in sync.
+    Follow(Follow),
 }
 
 /// What a pool gives whose replicas are open, whatever its format.

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pmof_access::{Durability, Medium, Memory};
+use pmof_access::Durability;
 use pmof_control::{
     FailureDomain, NewPool, OpenFor, PoolRefusal, PoolState, REPLICAS_MAX, Reply, Request, Roster, USER_FLAGS_BYTES,
 };
@@ -18,8 +18,10 @@ use super::{
     compare::{Comparable, Differing},
     domains::number_domains,
     epochs::Epochs,
-    format::{Format, Replicas, Terms},
+    follow::{Follow, Said, Seen, Witness},
+    format::{Format, Replicas, Terms, Upkeep},
     intents,
+    mirrors::mirror,
     opened::{Checked, Identity, Reached, check_distinct, check_opened, place},
     returns::Returns,
     rosters::read_rosters,
@@ -73,6 +75,9 @@ pub(super) struct Opening {
     sites: Vec<(usize, Site)>,
     /// Those that are done without, by their positions, and why.
     left_out: Vec<(usize, Arc<ReplicaError>)>,
+    /// Those that a reader has no use for but to be told of epochs.
+    witnesses: Vec<Witness>,
+    began: Instant,
     peers: Peers,
 }
 
@@ -104,7 +109,7 @@ struct Failed {
 impl Opening {
     /// Connects to the targets of `urls`. One that may be lost is left out, where a pool is opened.
     pub(super) fn connect(wanted: Wanted, urls: Vec<Arc<PoolUrl>>, is_new: bool) -> Result<Self, PoolError> {
-        let mut peers = wanted.reach.peers();
+        let (mut peers, began) = (wanted.reach.peers(), Instant::now());
         let (mut sites, mut left_out) = (Vec::with_capacity(urls.len()), Vec::new());
         for (position, url) in urls.iter().enumerate() {
             match wanted.reach.site(&mut peers, url) {
@@ -113,7 +118,7 @@ impl Opening {
                 Err(error) => return Err(failed(url, error)),
             }
         }
-        Ok(Self { wanted, urls, sites, left_out, peers })
+        Ok(Self { wanted, urls, sites, left_out, witnesses: Vec::new(), began, peers })
     }
 
     /// Goes on without a replica whose loss may be why.
@@ -153,6 +158,15 @@ impl Opening {
         let Wanted { require, bytes_per_second, reach, min_replicas, .. } = self.wanted;
         let is_forced = min_replicas.is_some();
         Returns::new((reach, self.peers), self.urls, identity, (require, bytes_per_second, is_forced), pool)
+    }
+
+    /// What has a reader follow the pool's epochs.
+    fn follow(self, said: Vec<(usize, Said)>) -> Follow {
+        let is_none =
+            |why: &ReplicaError| matches!(why, ReplicaError::NotAMember { .. } | ReplicaError::NotTheMember { .. });
+        let is_out = |at: usize| self.left_out.iter().any(|(of, why)| *of == at && is_none(why));
+        let urls = (0..self.urls.len()).filter(|at| !is_out(*at)).map(|at| Arc::clone(&self.urls[at])).collect();
+        Follow::new(self.wanted, Seen { urls, said, witnesses: self.witnesses, asked: self.began })
     }
 
     /// Asks all targets at once, or the `first` before the others, which are asked only where it has opened.
@@ -382,8 +396,12 @@ impl Opening {
                 log::info!("{:#}: {}", place(&self.urls[opened[position].position]), pmof_mem::causes(&*why));
                 continue;
             }
-            let Opened { position, site, .. } = opened.remove(position);
+            let Opened { position, site, state, .. } = opened.remove(position);
             release(&site);
+            if may_catch_up {
+                let (url, said) = (Arc::clone(&self.urls[position]), Said::by(&state));
+                self.witnesses.push(Witness { url, site, said });
+            }
             self.left_out.push((position, why));
         }
         self.left_out.sort_unstable_by_key(|(position, _)| *position);
@@ -531,6 +549,8 @@ pub(super) struct NativeReplicas {
     mark: u64,
     /// What the members are to keep of each other, where a target keeps anything, and the positions of those that need not be told.
     roster: Option<(Roster, Positions)>,
+    /// What those that are in sync have said, by their positions.
+    said: Vec<(usize, Said)>,
     origin: Origin,
 }
 
@@ -556,7 +576,8 @@ impl NativeReplicas {
         };
         let keepers = |roster| (Opening::keepers(&opened, &roster), roster);
         let roster = roster.map(keepers).map(|(keepers, roster)| (roster, keepers));
-        Self { opening, opened, identity, indexes, base, mark, roster, origin }
+        let said = opened.iter().map(|opened| (opened.position, Said::by(&opened.state))).collect();
+        Self { opening, opened, identity, indexes, base, mark, roster, said, origin }
     }
 
     /// The rule by which the members have to know of an epoch; and the one before a change of the members that was found, where that counts, too.
@@ -643,7 +664,7 @@ impl Replicas for NativeReplicas {
         }
     }
 
-    fn finish(self, open: &mut Open) -> Result<Option<Returns>, PoolError> {
+    fn finish(self, open: &mut Open) -> Result<Upkeep, PoolError> {
         let is_kept = match &self.origin {
             Origin::Made(new) => {
                 if let Some(epochs) = &open.epochs {
@@ -667,7 +688,12 @@ impl Replicas for NativeReplicas {
                 *access == OpenFor::Write
             }
         };
-        Ok(is_kept.then(|| self.opening.returns(self.identity, open)))
+        if is_kept {
+            return Ok(Upkeep::Returns(self.opening.returns(self.identity, open)));
+        }
+        // Whoever asked for some replicas has those, and no others.
+        let is_followed = open.facts.access == OpenFor::Read && self.opening.wanted.min_replicas.is_none();
+        Ok(if is_followed { Upkeep::Follow(self.opening.follow(self.said)) } else { Upkeep::Nothing })
     }
 
     /// They are closed when their connections end, which nothing holds any more.
@@ -699,21 +725,6 @@ impl Open {
     pub(super) fn settle(&self) -> Result<(), PoolError> {
         if self.epochs.as_ref().is_none_or(|epochs| epochs.settle()) { Ok(()) } else { self.check_none_lost() }
     }
-
-    /// Reads all of the pool into its mirror.
-    fn fill_mirror(&self) -> Result<(), PoolError> {
-        let Some(mirror) = &self.mirror else { return Ok(()) };
-        let size_bytes = self.facts.size_bytes;
-        let mut chunk = vec![0; size_bytes.min(FILL_BYTES) as usize];
-        let mut at = 0;
-        while at < size_bytes {
-            let part = (size_bytes - at).min(FILL_BYTES) as usize;
-            self.read(at, &mut chunk[..part])?;
-            mirror.store(at, &chunk[..part]).map_err(PoolError::Mirror)?;
-            at += part as u64;
-        }
-        Ok(())
-    }
 }
 
 /// How those in sync were found. `is_clean`: all of them were closed in order.
@@ -741,10 +752,6 @@ fn words(opened: &[Opened]) -> Vec<Word<'_>> {
 /// Whether the replica is the one that was looked for.
 fn is_member(wanted: &FoundMember, opened: &Opened) -> bool {
     wanted.index == opened.index && (wanted.replica_uuid.is_nil() || wanted.replica_uuid == opened.replica_uuid)
-}
-
-fn mirror(size_bytes: u64) -> Result<Arc<dyn Medium>, PoolError> {
-    Ok(Arc::new(Memory::anonymous(size_bytes).map_err(PoolError::Mirror)?))
 }
 
 /// Whether the replica may be lost for this reason, rather than in use or unfit.
@@ -780,9 +787,6 @@ fn none_opened(left_out: &[(Arc<ReplicaPlace>, Arc<ReplicaError>)]) -> PoolError
 pub(super) fn failed(url: &Arc<PoolUrl>, error: ReplicaError) -> PoolError {
     PoolError::Replica { replica: place(url), source: Arc::new(error) }
 }
-
-/// Bytes that the mirror is filled with at a time.
-const FILL_BYTES: u64 = 4 << 20;
 
 pub(super) fn millis(duration: Duration) -> u64 {
     duration.as_millis().try_into().unwrap_or(u64::MAX)

@@ -16,15 +16,12 @@ use uuid::Uuid;
 use super::{
     Pool,
     acknowledge::Acknowledge,
+    follow::{READ_ATTEMPTS, READ_PAUSE, open_reading},
     format,
     members::{PoolMembers, survey},
     opening::{New, NewNative, Opening, Wanted, failed, millis},
 };
 use crate::{PoolError, PoolUrl, ReplicaError, reach::Reach};
-
-/// How often an opening for reading looks again where replicas seem not to belong together, and how long it waits between.
-const READ_ATTEMPTS: u32 = 3;
-const READ_PAUSE: Duration = Duration::from_millis(20);
 
 /// How often a pool that may have to be made is looked for, and the longest pause behind the first attempt; later ones are longer.
 const MAKE_ATTEMPTS: u32 = 10;
@@ -320,15 +317,17 @@ impl PoolOptions {
     }
 
     /// Opens the pool for reading; another may write meanwhile.
+    ///
+    /// **What is read** is of a member that was in sync at most a second before the read began: what was acknowledged before then is seen, and nothing of a
+    /// replica that was removed, left behind or fenced off longer ago. A read asks for that at most once a second; where the members in sync have changed,
+    /// the pool is opened anew on those that are, which takes the time of an opening, and [`Pool::replicas`] and the indexes of [`Pool::read_replica`] change. Where
+    /// too few members answer to know who is in sync, the read fails as this call would, and a later one may succeed. Bytes of different reads need not be of one
+    /// moment, and a write that is under way may be seen in part.
+    ///
+    /// None of this holds with [`min_replicas`](Self::min_replicas): these are then read as they are, whatever became of them. Nor does it of the [mirror](Pool::mirror),
+    /// which has the bytes of the opening.
     pub fn open_read_only(&self) -> Result<Pool, PoolError> {
-        let mut attempts = 1..=READ_ATTEMPTS;
-        loop {
-            match format::open(self.connect(Purpose::Open)?, OpenFor::Read) {
-                // A writer that is opening the pool just now has told some replicas and not yet the others.
-                Err(PoolError::Apart { .. }) if attempts.next().is_some() => std::thread::sleep(READ_PAUSE),
-                outcome => return outcome,
-            }
-        }
+        open_reading(|| format::open(self.connect(Purpose::Open)?, OpenFor::Read))
     }
 
     /// Describes every replica, without opening it.

@@ -16,9 +16,8 @@ use uuid::Uuid;
 use super::{
     Open, Pool,
     compare::{Comparable, Differing, contents, not_compared},
-    format::{self, Format, Replicas, Terms},
+    format::{self, Format, Replicas, Terms, Upkeep},
     opened::Identity,
-    returns::Returns,
 };
 use crate::{
     PoolError, RemoteRemoval, ReplicaError, ReplicaPlace, SetInfo, SshReplicas, TargetOptions,
@@ -415,9 +414,9 @@ impl Replicas for PmdkReplicas<'_> {
     }
 
     /// The headers do not say who has what: a replica that is lost stays away.
-    fn finish(self, open: &mut Open) -> Result<Option<Returns>, PoolError> {
+    fn finish(self, open: &mut Open) -> Result<Upkeep, PoolError> {
         *open.local.lock() = self.set.map(|set| set.local);
-        Ok(None)
+        Ok(Upkeep::Nothing)
     }
 
     fn abandon(self) {

@@ -20,7 +20,7 @@ const POOL_BYTES: u64 = 64 << 10;
 
 /// Ways to targets that end together: at the n-th piece that the writer sends.
 #[derive(Default)]
-struct Ways {
+pub(crate) struct Ways {
     /// Pieces that still go; nothing is counted while it is 0.
     left: AtomicU64,
     /// They hang instead of ending.
@@ -31,7 +31,7 @@ struct Ways {
 
 impl Ways {
     /// An address that leads to a target.
-    fn to(self: &Arc<Self>, target: &Target) -> String {
+    pub(crate) fn to(self: &Arc<Self>, target: &Target) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let to = target.address().to_string().trim_start_matches("tcp://").to_owned();
@@ -76,7 +76,7 @@ impl Ways {
         }
     }
 
-    fn cut(&self) {
+    pub(crate) fn cut(&self) {
         self.hangs.store(false, Ordering::Release);
         self.is_over.store(true, Ordering::Release);
         self.streams.lock().drain(..).for_each(|stream| _ = stream.shutdown(Shutdown::Both));

@@ -15,6 +15,7 @@ mod keys;
 mod late;
 mod lying;
 mod members;
+mod readers;
 mod reopened;
 mod returns;
 mod rosters;
