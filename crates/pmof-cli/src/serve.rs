@@ -95,6 +95,10 @@ pub(crate) struct ServeArgs {
     /// may read, write and remove all pools.
     #[arg(long)]
     trust_network: bool,
+    /// Serve every user of this machine over TCP and libfabric, not only the user who runs this command and root. Clients are not
+    /// authenticated: each user may read, write and remove all pools.
+    #[arg(long, conflicts_with = "stdio")]
+    trust_host: bool,
     /// Keep the pool of this name on a devdax device, or on an existing file, instead of a file under the root; the pool
     /// takes all of it. May be given several times.
     #[arg(long, value_name = "NAME=PATH", value_parser = parsed::<DevicePool>)]
@@ -241,6 +245,7 @@ impl ServeArgs {
         let options = ServiceOptions::default()
             .workers(self.workers)
             .trust_network(self.trust_network)
+            .trust_host(self.trust_host)
             .max_connections(self.max_connections)
             .memory_budget_bytes(self.memory_budget)
             .verbs(verbs)

@@ -45,9 +45,11 @@ pub enum Refusal {
     Fenced = 16,
     /// The target was told to stop.
     Stopping = 17,
+    /// The target does not serve this user of its machine.
+    ForeignUser = 18,
 }
 
-const REFUSALS: [Refusal; 17] = [
+const REFUSALS: [Refusal; 18] = [
     Refusal::UnknownRegion,
     Refusal::NoRight,
     Refusal::OutOfBounds,
@@ -65,6 +67,7 @@ const REFUSALS: [Refusal; 17] = [
     Refusal::DeviceRefused,
     Refusal::Fenced,
     Refusal::Stopping,
+    Refusal::ForeignUser,
 ];
 
 impl Refusal {
@@ -96,6 +99,9 @@ impl fmt::Display for Refusal {
             Self::DeviceRefused => "the target's device refused the key, the right or the range: the descriptor is forged, of a region that was deregistered, or from an earlier life of the target; fetch it anew",
             Self::Fenced => "another initiator took over what is open here, and ended its use by all others; open it again",
             Self::Stopping => "the target was told to stop: what it acknowledged is kept; connect again when it is back",
+            Self::ForeignUser => {
+                "the target serves only its own user and root on its machine; pmof serve serves all users with --trust-host (see the target's log if you are one of them)"
+            }
         })
     }
 }

@@ -5,6 +5,7 @@
 use std::{
     collections::HashMap,
     io, mem,
+    net::SocketAddr,
     path::Path,
     sync::{
         Arc,
@@ -22,6 +23,7 @@ use pmof_access::{
 };
 use pmof_control::{DomainName, MAX_MESSAGE_BYTES, PoolFormat, TargetStatus};
 use pmof_mem::causes;
+use rustix::process::geteuid;
 use uuid::Uuid;
 
 use crate::{
@@ -35,6 +37,7 @@ use session::{Host, Session, Stores, TakeError};
 mod authentication;
 mod identity;
 mod leases;
+mod local_user;
 mod mailbox;
 mod session;
 mod takeover;
@@ -100,6 +103,7 @@ pub struct ServiceOptions {
     pub(crate) memory_budget_bytes: u64,
     pub(crate) loss_timeout: Duration,
     pub(crate) trust_network: bool,
+    pub(crate) trust_host: bool,
     pub(crate) admission: Admission,
     pub(crate) verbs: VerbsOptions,
     pub(crate) store: StoreOptions,
@@ -116,6 +120,7 @@ impl Default for ServiceOptions {
             memory_budget_bytes: DEFAULT_MEMORY_BUDGET_BYTES,
             loss_timeout: DEFAULT_LOSS_TIMEOUT,
             trust_network: false,
+            trust_host: false,
             admission: Admission::default(),
             verbs: VerbsOptions::default(),
             store: StoreOptions::default(),
@@ -176,6 +181,15 @@ impl ServiceOptions {
     #[must_use]
     pub fn trust_network(mut self, trust_network: bool) -> Self {
         self.trust_network = trust_network;
+        self
+    }
+
+    /// Serve every user of this machine who connects over TCP or libfabric, not only the user of this process and root. Over shared memory the mode of
+    /// the socket says who may connect. Said anyway by [`trust_network`](Self::trust_network), and not asked where [`admission`](Self::admission) asks
+    /// for a secret.
+    #[must_use]
+    pub fn trust_host(mut self, trust_host: bool) -> Self {
+        self.trust_host = trust_host;
         self
     }
 
@@ -483,7 +497,7 @@ impl Shared {
                 Ok(request) => {
                     is_short = false;
                     // A client that vanished meanwhile is no loss.
-                    let _ = request.map(|request| self.take(&acceptor.peer, request));
+                    let _ = request.map(|request| self.take(acceptor, request));
                 }
                 Err(error) => {
                     if !mem::replace(&mut is_short, true) {
@@ -496,9 +510,14 @@ impl Shared {
     }
 
     /// Gives a new connection to the worker that has fewest, of those that do not wait for a disk that is slow.
-    fn take(&self, peer: &Peer, request: ConnectionRequest) -> Result<(), TakeError> {
+    fn take(&self, acceptor: &Acceptor, request: ConnectionRequest) -> Result<(), TakeError> {
+        let peer = &acceptor.peer;
         let counts = self.workers.iter().map(|worker| worker.sessions().len()).collect::<Vec<_>>();
         let is_full = counts.iter().sum::<usize>() >= self.max_connections.load(Ordering::Relaxed);
+        if let Err(reason) = self.check_user(acceptor, request.peer_address()) {
+            events::connection_refused(peer.transport(), &reason);
+            return Ok(request.reject(Refusal::ForeignUser, &[])?);
+        }
         let refuse = |request: ConnectionRequest, reason| {
             events::connection_refused(peer.transport(), reason);
             Ok(request.reject(Refusal::TooManyConnections, &[])?)
@@ -523,6 +542,18 @@ impl Shared {
         // The session is known before its first receive can complete.
         sessions.insert(id, Arc::new(Mailbox::new(Session::start(peer, connection, self.authenticator.begin())?)));
         Ok(())
+    }
+
+    /// Whether it is the target's own user or root who connects within this machine; else why not.
+    fn check_user(&self, acceptor: &Acceptor, from: Option<SocketAddr>) -> Result<(), String> {
+        let is_asked = self.authenticator.admits_anyone() && !self.options.trust_network && !self.options.trust_host;
+        let at = acceptor.listener.local_address().socket_address();
+        let (true, Some(at), Some(from)) = (is_asked, at, from) else { return Ok(()) };
+        match local_user::user_of(from, at) {
+            Ok(user) if user == 0 || user == geteuid().as_raw() => Ok(()),
+            Ok(user) => Err(format!("user {user} connects from {from}, who needs --trust-host")),
+            Err(error) => Err(format!("who connects from {from} is not known (sock_diag: {error}); see --trust-host")),
+        }
     }
 
     /// Makes room among those that are not authenticated. False: there are none.

@@ -21,3 +21,4 @@ mod signals;
 mod soaks;
 mod status;
 mod support;
+mod users;
