@@ -2,7 +2,7 @@
 
 use std::{
     collections::{BTreeSet, HashSet},
-    env, fs,
+    env, fmt, fs,
     ops::RangeInclusive,
     path::{Path, PathBuf},
     process::{Command, ExitCode},
@@ -32,6 +32,9 @@ pub(crate) struct Api {
     /// Write the snapshots anew
     #[arg(long)]
     write: bool,
+    /// Say of each crate whether its snapshot only adds to that of this revision, such as the last release, or may break programs; document nothing
+    #[arg(long, value_name = "REVISION", conflicts_with = "write")]
+    since: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -41,6 +44,9 @@ struct Format {
 
 impl Api {
     pub(crate) fn run(&self) -> Result<ExitCode> {
+        if let Some(revision) = &self.since {
+            return changed_since(revision);
+        }
         document()?;
         let facade = rustdoc_json(WHOLE[0]);
         let text = fs::read_to_string(&facade).with_context(|| format!("reading {}", facade.display()))?;
@@ -76,12 +82,86 @@ impl Api {
             println!("ok {name}");
             *counts += Counts::ONE_PASSED;
         } else {
-            println!("FAILED {name}: not as in {}; cargo xtask api --write takes what is meant:", path.display());
+            let effect = Effect::of(&text, &changes);
+            println!(
+                "FAILED {name}: {effect}, beside {}; cargo xtask api --write takes what is meant:",
+                path.display()
+            );
             println!("{}", changes.join("\n"));
             *counts += Counts::ONE_FAILED;
         }
         Ok(())
     }
+}
+
+/// What a change of the public interface does to programs that use it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Effect {
+    Nothing,
+    Adds,
+    Breaks,
+}
+
+impl Effect {
+    /// What changes of a snapshot do. An item that is gone, or is now another, breaks programs. So may what is added to a trait, which they may
+    /// implement, and to an enum or a struct that is not `#[non_exhaustive]`.
+    fn of(snapshot: &str, changes: &[String]) -> Self {
+        let breaks = |change: &String| change.strip_prefix("+ ").is_none_or(|added| is_owner_closed(snapshot, added));
+        match changes {
+            [] => Self::Nothing,
+            changes if changes.iter().any(breaks) => Self::Breaks,
+            _ => Self::Adds,
+        }
+    }
+}
+
+impl fmt::Display for Effect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Nothing => "as before",
+            Self::Adds => "adds to it",
+            Self::Breaks => "may break programs",
+        })
+    }
+}
+
+/// Whether a line of a listing adds to an item of the snapshot to which nothing can be added for sure.
+fn is_owner_closed(snapshot: &str, added: &str) -> bool {
+    let Some(item) = added.strip_prefix("pub ") else { return false };
+    let (item, kinds): (_, &[&str]) = match item.strip_prefix("fn ").or_else(|| item.strip_prefix("type ")) {
+        Some(item) => (item, &["pub trait"]),
+        None => (item, &["pub enum", "pub struct"]),
+    };
+    let path = item.split(['(', '<', ' ']).next().unwrap_or_default().trim_end_matches(':');
+    let Some((owner, _)) = path.rsplit_once("::") else { return false };
+    let is_it = |line: &str, kind: &str| {
+        let rest = line.strip_prefix(kind).and_then(|rest| rest.strip_prefix(' ')?.strip_prefix(owner));
+        rest.is_some_and(|rest| !rest.starts_with("::") && !rest.starts_with(|c: char| c.is_alphanumeric() || c == '_'))
+    };
+    snapshot.lines().any(|line| kinds.iter().any(|kind| is_it(line, kind)))
+}
+
+/// Says of each snapshot what it does to programs that were written for that of a revision.
+fn changed_since(revision: &str) -> Result<ExitCode> {
+    let mut worst = Effect::Nothing;
+    for name in WHOLE.iter().chain(&BEHIND_ACCESS) {
+        let path = format!("{SNAPSHOTS}/{name}.txt");
+        let shown =
+            Command::new("git").args(["show", &format!("{revision}:{path}")]).output().context("starting git")?;
+        ensure!(shown.status.success(), "git show: {}", String::from_utf8_lossy(&shown.stderr).trim());
+        let before = String::from_utf8(shown.stdout).with_context(|| format!("{path} of {revision}"))?;
+        let now = fs::read_to_string(&path).with_context(|| format!("reading {path}"))?;
+        let now: Vec<_> = now.lines().map(str::to_owned).collect();
+        let changes = changes(&before, &now);
+        let effect = Effect::of(&before, &changes);
+        println!("{name}: {effect}");
+        if !changes.is_empty() {
+            println!("{}", changes.join("\n"));
+        }
+        worst = if worst == Effect::Breaks || effect == Effect::Nothing { worst } else { effect };
+    }
+    println!("since {revision}: {worst}");
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Has rustdoc describe the crates as JSON. Stable rustdoc does so only where this variable allows it; in cargo's own environment
@@ -165,6 +245,39 @@ mod tests {
         assert_eq!(changes("pub fn a()\npub fn b()\n", &lines("pub fn a()\npub fn b()")), Vec::<String>::new());
         let found = lines("pub fn a()\npub fn b(u8)");
         assert_eq!(changes("pub fn a()\npub fn b()\n", &found), ["- pub fn b()", "+ pub fn b(u8)"]);
+    }
+
+    #[test]
+    fn what_may_break_a_program_is_told_from_what_only_adds() {
+        let snapshot = "pub trait a::T\npub trait a::U: core::fmt::Debug\npub fn a::T::f(&self)\npub enum a::E\npub a::E::One\n\
+                        #[non_exhaustive] pub enum a::N\npub struct a::S\npub struct a::G<X>\npub fn a::S::f(&self)";
+        let effect = |change: &str| Effect::of(snapshot, &[change.to_owned()]);
+        for breaks in [
+            "- pub fn a::S::f(&self)",
+            "+ pub fn a::T::g(&self)",
+            "+ pub fn a::U::g(&self)",
+            "+ pub type a::T::Of",
+            "+ pub a::E::Two",
+            "+ pub a::E::Two(u8)",
+            "+ pub a::S::field: u8",
+            "+ pub a::G::field: u8",
+        ] {
+            assert_eq!(effect(breaks), Effect::Breaks, "{breaks}");
+        }
+        for adds in [
+            "+ pub fn a::S::g(&self) -> a::E",
+            "+ pub fn a::E::g(&self)",
+            "+ pub a::N::Two",
+            "+ pub struct a::New",
+            "+ pub fn a::free()",
+            "+ impl core::clone::Clone for a::S",
+            "+ pub enum a::Ee",
+            "+ pub a::Ee::One",
+        ] {
+            assert_eq!(effect(adds), Effect::Adds, "{adds}");
+        }
+        assert_eq!(Effect::of(snapshot, &[]), Effect::Nothing);
+        assert_eq!(Effect::of(snapshot, &lines("+ pub struct a::New\n- pub a::E::One")), Effect::Breaks);
     }
 
     #[test]

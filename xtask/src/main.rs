@@ -14,6 +14,7 @@ mod circles;
 mod counts;
 mod fio;
 mod judge;
+mod miri;
 mod msrv;
 mod mutants;
 #[cfg(test)]
@@ -86,6 +87,8 @@ enum Chore {
     Simulate(simulate::Simulate),
     /// Tests of many threads under the thread sanitizer; needs a nightly toolchain with its sources
     Tsan,
+    /// Tests of unsafe code under Miri, as far as that can run them; needs a nightly toolchain with Miri
+    Miri,
 }
 
 fn main() -> Result<ExitCode> {
@@ -106,5 +109,6 @@ fn main() -> Result<ExitCode> {
         Chore::Msrv => msrv::run(),
         Chore::Simulate(simulate) => simulate.run(),
         Chore::Tsan => tsan::run(),
+        Chore::Miri => miri::run(),
     }
 }

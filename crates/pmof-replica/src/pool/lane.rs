@@ -15,6 +15,18 @@ use crate::{
 /// written; lanes do not wait for each other.
 ///
 /// Dropped without a flush, its writes are posted, and nothing is known of them.
+///
+/// It may move to another thread; two threads cannot write to it at once:
+///
+/// ```compile_fail,E0499
+/// # fn two_threads(pool: pmof_replica::Pool) {
+/// let mut lane = pool.lane();
+/// std::thread::scope(|scope| {
+///     scope.spawn(|| lane.write(0, b"one"));
+///     scope.spawn(|| lane.write(64, b"two")); // a lane of its own would do
+/// });
+/// # }
+/// ```
 #[derive(Debug)]
 pub struct Lane {
     pool: Pool,

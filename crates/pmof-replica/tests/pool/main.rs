@@ -4,6 +4,7 @@ mod budget;
 mod busy;
 mod changes;
 mod domains;
+mod dropped;
 mod epochs;
 mod failures;
 mod handles;
