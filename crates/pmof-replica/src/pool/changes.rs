@@ -20,7 +20,7 @@ use super::{
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace,
     intent::Intent,
-    member::{AbsentMember, Member, Standing},
+    member::{AbsentMember, Member, Standing, replica_error},
     pages::PageMap,
     roster::{free_index, named},
     site::Site,
@@ -67,7 +67,8 @@ impl Pool {
     /// Makes a new replica at `new` a member in the place of `old`: [adds](Self::add) it, waits until it is in sync where `old` has something to lose, and
     /// [removes](Self::remove) `old`. One that is lost is removed at once.
     ///
-    /// After an error or a crash the same call goes on where that ended: it does not add a member again that is one, nor remove one that is none.
+    /// After an error or a crash the same call goes on where that ended: it does not add a member again that has yet to be in sync, nor remove one that is none.
+    /// Where the new one is in sync already it is refused: then [`remove`](Self::remove) the old one.
     ///
     /// # Errors
     /// [`ChangeError`]: after it the new one may be a member, and the old one still is, unless it is [`Undecided`](ChangeError::Undecided).
@@ -81,7 +82,13 @@ impl Pool {
             (Some(old), Some(new)) if old.index == new.index => {
                 return Err(ChangeError::AlreadyMember { replica: place(&new_url) });
             }
-            (_, Some(_)) => drop(meant(&roster, old)?),
+            (_, Some(new)) => {
+                let old = meant(&roster, old)?;
+                // An addition that was interrupted leaves one that has never been in sync.
+                if changer.epochs.lock().view().line().iter().any(|epoch| epoch.has(new.index)) {
+                    return Err(ChangeError::NotNew { replica: place(&new_url), old: old.index });
+                }
+            }
             (_, None) => {
                 meant(&roster, old)?;
                 changer.add(&new_url)?;
@@ -122,6 +129,10 @@ impl Pool {
             return Err(ChangeError::Forced);
         }
         let guard = returns.changing.try_lock().ok_or(ChangeError::UnderWay)?;
+        let mut failures = open.members.iter().filter_map(|member| Some((member, member.standing().failure()?)));
+        if let Some((member, why)) = failures.find(|(_, why)| why.is_fenced()) {
+            return Err(replica_error(&**member, Arc::clone(why)).into());
+        }
         Ok(Changer { pool: self, shared, epochs, returns, _guard: guard })
     }
 }

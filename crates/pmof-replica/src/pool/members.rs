@@ -105,10 +105,18 @@ struct Answer {
 pub(super) fn survey(reach: &Reach, named: &[Arc<PoolUrl>]) -> Result<PoolMembers, PoolError> {
     let mut peers = reach.peers();
     let mut answers: Vec<_> = named.iter().map(|url| ask(reach, &mut peers, url, None)).collect();
-    let roster = roster(&answers).cloned();
-    let found: Vec<_> = answers.iter().filter_map(Answer::found).collect();
-    let others = roster.map_or_else(Vec::new, |roster| elsewhere(&roster, &found, named));
-    answers.extend(others.into_iter().map(|other| ask(reach, &mut peers, &Arc::clone(&other.url), Some(other))));
+    let mut followed: Option<Roster> = None;
+    // Those that are found may know of later members.
+    while let Some(roster) = roster(&answers).cloned() {
+        if followed.as_ref().is_some_and(|followed| roster.age() <= followed.age()) {
+            break;
+        }
+        let found: Vec<_> = answers.iter().filter_map(Answer::found).collect();
+        let asked: Vec<_> = answers.iter().map(|answer| Arc::clone(&answer.url)).collect();
+        let others = elsewhere(&roster, &found, &asked);
+        answers.extend(others.into_iter().map(|other| ask(reach, &mut peers, &Arc::clone(&other.url), Some(other))));
+        followed = Some(roster);
+    }
     judge(answers)
 }
 

@@ -150,6 +150,15 @@ fn strongest(wanted: Durability, gives: impl Fn(Durability) -> bool) -> Durabili
     stronger.find(|level| gives(*level)).unwrap_or(wanted)
 }
 
+/// Where no replica was opened. Of the only one that was named its failure is all there is to tell.
+pub(super) fn none_opened(left_out: &[(Arc<ReplicaPlace>, Arc<ReplicaError>)]) -> PoolError {
+    match left_out {
+        [] => PoolError::NoReplicas,
+        [(replica, source)] => PoolError::Replica { replica: Arc::clone(replica), source: Arc::clone(source) },
+        _ => PoolError::NoneOpened { replicas: left_out.to_vec() },
+    }
+}
+
 /// The place of a native replica.
 pub(super) fn place(url: &PoolUrl) -> Arc<ReplicaPlace> {
     Arc::new(ReplicaPlace::Pool(url.clone()))

@@ -22,12 +22,12 @@ use super::{
     format::{Format, Replicas, Terms, Upkeep},
     intents,
     mirrors::mirror,
-    opened::{Checked, Identity, Reached, check_distinct, check_opened, place},
+    opened::{Checked, Identity, Reached, check_distinct, check_opened, none_opened, place},
     returns::Returns,
     rosters::read_rosters,
 };
 use crate::{
-    PoolError, PoolUrl, ReplicaError, ReplicaPlace,
+    PoolError, PoolUrl, ReplicaError,
     domain::{distinct, numbered},
     electorate::{Electorate, Word},
     intent::Intent,
@@ -218,6 +218,13 @@ impl Opening {
         (opened, failed)
     }
 
+    /// The newest roster of those that are open, if it is newer than the one that was followed.
+    fn newer_roster(&self, opened: &[Opened], followed: Option<&Roster>) -> Option<Roster> {
+        let newest = newest(opened.iter().filter_map(|opened| opened.roster.as_ref()));
+        let is_newer = |roster: &&Roster| followed.is_none_or(|followed| roster.age() > followed.age());
+        newest.filter(|roster| self.wanted.min_replicas.is_none() && is_newer(roster)).cloned()
+    }
+
     /// Opens members that were not named, where others say that they lie, of so many that there are. What is found there instead is left out.
     fn open_others(
         &mut self,
@@ -342,6 +349,9 @@ impl Opening {
             (left_out, _) => none_opened(left_out),
         })?;
         let made = identity.replica_count;
+        if opened.is_empty() {
+            return Err(none_opened(&self.told_left_out()));
+        }
         check_distinct(opened.iter().map(|opened| (&self.urls[opened.position], opened.index)))?;
         let found: Vec<_> = opened.iter().map(|opened| Found { index: opened.index, state: &opened.state }).collect();
         let mut agreement = agree(&found, made).map_err(|apart| self.apart(opened, &apart, made))?;
@@ -484,8 +494,9 @@ impl Format for Opening {
         };
         let mut identity = None;
         let (mut opened, mut failed) = self.ask(access, None, &mut identity, question);
-        let newest = newest(opened.iter().filter_map(|opened| opened.roster.as_ref())).cloned();
-        if let (Some(roster), None) = (newest, self.wanted.min_replicas) {
+        let mut followed = None;
+        // Those that are found may know of later members.
+        while let Some(roster) = self.newer_roster(&opened, followed.as_ref()) {
             let here = self.found(&opened);
             let is_member =
                 |found: &&FoundMember| roster.members.iter().any(|member| member.is(found.index, found.replica_uuid));
@@ -494,6 +505,7 @@ impl Format for Opening {
             let (others, failed_others) = self.open_others((&found, count), access, &mut identity, question);
             opened.extend(others);
             failed.extend(failed_others);
+            followed = Some(roster);
         }
         let electorate = Electorate::of(&words(&opened), identity.map_or(0, |identity| identity.replica_count));
         let identity = identity.map(|identity| Identity { replica_count: electorate.count(), ..identity });
@@ -773,15 +785,6 @@ fn release(site: &Site) {
 pub(super) fn undo_creation(url: &PoolUrl, site: &Site) {
     release(site);
     let _ = site.ask(&Request::Remove { name: url.name.clone() });
-}
-
-/// Where no replica was opened. Of the only one that was named its failure is all there is to tell.
-fn none_opened(left_out: &[(Arc<ReplicaPlace>, Arc<ReplicaError>)]) -> PoolError {
-    match left_out {
-        [] => PoolError::NoReplicas,
-        [(replica, source)] => PoolError::Replica { replica: Arc::clone(replica), source: Arc::clone(source) },
-        _ => PoolError::NoneOpened { replicas: left_out.to_vec() },
-    }
 }
 
 pub(super) fn failed(url: &Arc<PoolUrl>, error: ReplicaError) -> PoolError {

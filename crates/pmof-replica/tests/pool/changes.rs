@@ -235,6 +235,8 @@ fn changes_that_cannot_be_are_refused_and_nothing_is_changed() {
         "the old and the new are one"
     );
     assert!(matches!(pool.replace("nonsense", &url(1)), Err(ChangeError::NotAMember { .. })));
+    let error = pool.replace("0", &url(1)).unwrap_err();
+    assert!(matches!(error, ChangeError::NotNew { old: 0, .. }), "the other member is not new: {error}");
     let error = pool.remove("1").unwrap_err();
     assert!(matches!(error, ChangeError::PromiseBroken { wanted: 2, left: 1, .. }), "{error}");
     whole();
@@ -261,6 +263,55 @@ fn changes_that_cannot_be_are_refused_and_nothing_is_changed() {
     pool.persist(0, b"still").unwrap();
     drop(pool);
     assert!(four[3].files().is_empty(), "nothing was left there");
+}
+
+#[test]
+fn one_that_was_away_leads_to_members_that_came_meanwhile() {
+    let mut four: [Target; 4] = fixed();
+    let pool = options(urls(&four[..3])).create(POOL_BYTES).unwrap();
+    four[2].stop();
+    pool.replace("1", &four[3].url("orders")).unwrap();
+    // The one that stays is found by the one that was away, and the new one by that.
+    while pool.status().unwrap().in_sync_count() < 2 {
+        thread::yield_now();
+    }
+    pool.persist(0, b"here").unwrap();
+    pool.close().unwrap();
+    four[2].restart();
+    let away = four[2].url("orders");
+    let members = options([&away]).members().unwrap();
+    let state =
+        |index: u16| members.members.iter().find(|member| member.index == Some(index)).map(|member| &member.state);
+    assert!(matches!(state(3), Some(MemberState::InSync)), "{members:?}");
+    assert!(matches!(state(2), Some(MemberState::Behind(_))), "{members:?}");
+    let pool = options([&away]).open().unwrap();
+    wait_whole(&pool, 3);
+    assert_eq!(read(&pool, 0, 4), b"here");
+    pool.close().unwrap();
+}
+
+#[test]
+fn one_that_was_removed_and_finds_no_other_says_why_it_does_not_open() {
+    let mut two: [Target; 2] = fixed();
+    let pool = options(urls(&two)).create(POOL_BYTES).unwrap();
+    pool.remove("1").unwrap();
+    pool.close().unwrap();
+    two[0].stop();
+    let error = options([two[1].url("orders")]).open().unwrap_err();
+    assert!(!format!("{error}").ends_with(':') && !matches!(error, PoolError::Apart { .. }), "{error}");
+    assert!(format!("{error:?}").contains("it is no member of the pool"), "{error:?}");
+}
+
+#[test]
+fn a_fenced_writer_changes_no_members_and_says_so() {
+    let two: [Target; 2] = fixed();
+    let pool = options(urls(&two)).create(POOL_BYTES).unwrap();
+    let successor = options(urls(&two)).take_over(Duration::ZERO).open().unwrap();
+    pool.persist(0, b"late").unwrap_err();
+    for error in [pool.remove("1").unwrap_err(), pool.add("tcp://127.0.0.1:1/orders").unwrap_err()] {
+        assert!(matches!(&error, ChangeError::Pool(error) if error.is_fenced()), "{error}");
+    }
+    successor.close().unwrap();
 }
 
 #[test]

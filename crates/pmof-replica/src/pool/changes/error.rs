@@ -39,6 +39,17 @@ pub enum ChangeError {
         /// The member.
         replica: Arc<ReplicaPlace>,
     },
+    /// The new member of a replacement is a member already, and no new one.
+    #[error(
+        "{replica} is a member of the pool already, and has been in sync: it takes nobody's place, and nothing was changed; to have one member less, remove member {old}, \
+         and to replace it, name an address where the pool has no replica"
+    )]
+    NotNew {
+        /// The member.
+        replica: Arc<ReplicaPlace>,
+        /// The number of the one that was to be replaced.
+        old: u16,
+    },
     /// No member has this address or number.
     #[error("the pool has no member {wanted}; its members are {}", .members.join(", "))]
     NotAMember {
