@@ -19,6 +19,7 @@ mod rpmemd;
 mod serve;
 mod shell;
 mod status;
+mod watch;
 
 /// Persistent memory over fabrics: memory on other machines, durable with one flush.
 #[derive(Debug, Parser)]

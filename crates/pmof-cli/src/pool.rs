@@ -215,8 +215,8 @@ impl PoolReport {
             line("", &format!("{:<12} {how}", level.durability));
         }
         line("pool", &self.pool_uuid);
-        let place = u32::from(self.replica_index) + 1;
-        line("replica", &format!("{place} of {}, {}", self.replica_count, self.replica_uuid));
+        let (index, count) = (self.replica_index, self.replica_count);
+        line("replica", &format!("number {index}, made as one of {count}, {}", self.replica_uuid));
         line("created", &utc(self.created_at_unix_s));
         let state = match (&self.open_by, self.is_closed) {
             (Some(_), _) => "",

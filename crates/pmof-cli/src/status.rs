@@ -1,6 +1,6 @@
 //! `pmof status`.
 
-use std::{fmt::Write, net::IpAddr, thread, time::Duration};
+use std::{fmt::Write, net::IpAddr, time::Duration};
 
 use anyhow::{Context, bail};
 use pmof::{
@@ -11,7 +11,10 @@ use pmof::{
 use pmof_console::{output, reach::ConnectArgs, words::parsed};
 use serde::Serialize;
 
-use crate::pool::list::{self, PoolLine};
+use crate::{
+    pool::list::{self, PoolLine},
+    watch::WatchArgs,
+};
 
 /// Show how a target is: its versions, its room, its connections, and the health and the writer of each of its pools
 ///
@@ -26,12 +29,8 @@ pub(crate) struct StatusArgs {
     source: Option<IpAddr>,
     #[command(flatten)]
     connect: ConnectArgs,
-    /// Show it again every so many seconds, until interrupted
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
-    watch: Option<u64>,
-    /// Print one JSON object; with --watch, one on each line
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    watch: WatchArgs,
 }
 
 #[derive(Debug, Serialize)]
@@ -61,24 +60,14 @@ pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
         );
     }
     let options = args.source.into_iter().fold(args.connect.pools(), PoolOptions::source);
-    let Some(seconds) = args.watch else { return show(args, &options) };
-    loop {
-        // What is out of reach now may be there the next time.
-        if let Err(error) = show(args, &options) {
-            eprintln!("pmof: {error:#}");
-        }
-        if !args.json {
-            output::print("\n")?;
-        }
-        thread::sleep(Duration::from_secs(seconds));
-    }
+    args.watch.show(|| show(args, &options))
 }
 
 fn show(args: &StatusArgs, options: &PoolOptions) -> anyhow::Result<()> {
     let status = target_status(&args.target, options).context("cannot tell how the target is")?;
     let pools = list::lines(&args.target, options)?;
     let report = StatusReport::new(&args.target, status, pools);
-    if args.json { output::print_json(&report) } else { Ok(output::print(&report.text())?) }
+    if args.watch.json { output::print_json(&report) } else { Ok(output::print(&report.text())?) }
 }
 
 impl StatusReport {

@@ -3,7 +3,7 @@
 use std::{thread, time::Duration};
 
 use anyhow::{Context, anyhow, bail};
-use pmof::{ChangeError, Pool, PoolError, PoolUrl, ReplicaState, causes};
+use pmof::{ChangeError, MemberState, Pool, PoolError, PoolOptions, PoolUrl, ReplicaState, causes};
 use pmof_console::{
     output::{self, say, with_mend},
     reach::ConnectArgs,
@@ -45,6 +45,8 @@ pub(super) struct RemoveArgs {
     #[arg(value_name = "OLD")]
     old: String,
     #[command(flatten)]
+    without: Without,
+    #[command(flatten)]
     how: How,
 }
 
@@ -63,7 +65,17 @@ pub(super) struct ReplaceArgs {
     #[arg(value_name = "NEW", value_parser = parsed::<PoolUrl>)]
     new: PoolUrl,
     #[command(flatten)]
+    without: Without,
+    #[command(flatten)]
     how: How,
+}
+
+#[derive(Debug, clap::Args)]
+struct Without {
+    /// Go on with MEMBER alone where the pool has two members, the other one is lost for good, and nothing says that MEMBER has all that was acknowledged: what
+    /// only the other one has is gone
+    #[arg(long)]
+    force: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -104,21 +116,52 @@ pub(super) fn add(args: &AddArgs, connect: ConnectArgs) -> anyhow::Result<()> {
 }
 
 pub(super) fn remove(args: &RemoveArgs, connect: ConnectArgs) -> anyhow::Result<()> {
-    let pool = open(&args.pool, &args.how, connect)?;
+    let pool = open_without(&args.pool, &args.without, &args.how, connect)?;
     pool.remove(&args.old).map_err(told)?;
     end(&pool, (None, Some(args.old.clone())), &args.how)
 }
 
 pub(super) fn replace(args: &ReplaceArgs, connect: ConnectArgs) -> anyhow::Result<()> {
-    let pool = open(&args.pool, &args.how, connect)?;
+    let pool = open_without(&args.pool, &args.without, &args.how, connect)?;
     pool.replace(&args.old, &args.new.to_string()).map_err(told)?;
     wait(&pool, &args.new, &args.how)?;
     end(&pool, (Some(args.new.to_string()), Some(args.old.clone())), &args.how)
 }
 
+fn options(of: &Of, how: &How, connect: ConnectArgs) -> PoolOptions {
+    connect.pools().replica(of.member.to_string()).require(how.durability.durability())
+}
+
+/// Opens the pool, by force with the one member that is there.
+fn open_without(of: &Of, without: &Without, how: &How, connect: ConnectArgs) -> anyhow::Result<Pool> {
+    let opened = open(of, how, connect);
+    if opened.is_ok() || !without.force {
+        return opened;
+    }
+    let options = options(of, how, connect);
+    let found = options.members().map_err(with_mend).context("cannot tell the state of the pool")?;
+    if (found.made_count, found.in_sync_count()) != (2, 1) {
+        let (made, in_sync) = (found.made_count, found.in_sync_count());
+        bail!(
+            "--force is for a pool of two members of which one is lost; this one has {made}, {in_sync} of them in sync, and nothing was changed: {:#}",
+            opened.err().unwrap_or_else(|| anyhow!("it cannot be opened"))
+        );
+    }
+    let lost = found.members.iter().filter(|member| !matches!(member.state, MemberState::InSync));
+    let lost: Vec<_> = lost.filter_map(|member| member.replica.as_ref()).map(ToString::to_string).collect();
+    // From the epoch that this begins on, nobody waits for the other one.
+    let alone = options.min_replicas(1).open().map_err(with_mend).context("cannot open the member alone")?;
+    alone.close().map_err(with_mend).context("cannot close the member")?;
+    eprintln!(
+        "pmof: warning: {} goes on alone, by force: what was acknowledged on {} only is lost, and must never be opened as this pool again",
+        of.member,
+        if lost.is_empty() { "the other member".to_owned() } else { lost.join(", ") }
+    );
+    open(of, how, connect)
+}
+
 fn open(of: &Of, how: &How, connect: ConnectArgs) -> anyhow::Result<Pool> {
-    let options = connect.pools().replica(of.member.to_string()).require(how.durability.durability());
-    options.open().map_err(|error| {
+    options(of, how, connect).open().map_err(|error| {
         let is_busy = error.is_busy();
         let error = with_mend(error).context("cannot open the pool");
         if is_busy {

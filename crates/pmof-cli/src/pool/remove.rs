@@ -7,7 +7,10 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use pmof::{PoolError, PoolOptions, PoolRefusal, PoolUrl, ReplicaError, causes, replica::SetRemoval};
+use pmof::{
+    MemberState, MemberStatus, PoolError, PoolMembers, PoolOptions, PoolRefusal, PoolUrl, ReplicaError, causes,
+    replica::SetRemoval,
+};
 use pmof_console::{
     output::{self, with_mend},
     reach::ConnectArgs,
@@ -24,7 +27,7 @@ pub(crate) struct RemoveArgs {
     /// be given several times
     #[arg(value_name = "URL|PATH", required = true, value_parser = parsed::<PoolPlace>)]
     places: Vec<PoolPlace>,
-    /// Remove pools whose headers are damaged, and what is left of pool sets whose parts are missing or damaged. Files that never belonged to the pool stay, except with `NOHDRS`, where nothing says who owns a file; parts of two pools are refused
+    /// Remove members of a pool that has others too, pools whose headers are damaged, and what is left of pool sets whose parts are missing or damaged. Files that never belonged to the pool stay, except with `NOHDRS`, where nothing says who owns a file; parts of two pools are refused
     #[arg(long)]
     force: bool,
     /// Remove the pool set files of this machine too
@@ -65,6 +68,9 @@ pub(crate) fn run(args: &RemoveArgs, connect: ConnectArgs) -> anyhow::Result<()>
     check_named_once(&args.places)?;
     check_apart(&args.places)?;
     check_there(&args.places, connect)?;
+    if !args.force {
+        check_no_members_left(&args.places, connect)?;
+    }
     let (mut removed, mut failed, mut errors) = (Vec::new(), Vec::new(), Vec::new());
     let (mut text, mut set_files_left) = (Vec::new(), Vec::new());
     let (mut absent, mut left) = (Vec::new(), Vec::new());
@@ -152,6 +158,35 @@ fn check_there(places: &[PoolPlace], connect: ConnectArgs) -> anyhow::Result<()>
         if error.replica_error().is_some_and(|why| why.is_lost() || is_absent(why)) {
             return Err(with_mend(error).context(format!("cannot remove {url}; nothing was removed")));
         }
+    }
+    Ok(())
+}
+
+/// Refuses members of a pool that has others which are not named: those count with them still, and may lack what they have.
+fn check_no_members_left(places: &[PoolPlace], connect: ConnectArgs) -> anyhow::Result<()> {
+    let urls = places.iter().filter_map(|place| match place {
+        PoolPlace::Url(url) => Some(url),
+        PoolPlace::Path(_) => None,
+    });
+    let urls: Vec<_> = urls.collect();
+    for url in &urls {
+        let others = urls.iter().filter(|other| *other != url);
+        let named = std::iter::once(url).chain(others);
+        let options = named.fold(connect.pools(), |options, url| options.replica(url.to_string()));
+        // What cannot be judged is for its target to refuse.
+        let Ok(PoolMembers { members, .. }) = options.members() else { continue };
+        let is_none = |member: &MemberStatus| matches!(member.state, MemberState::Foreign(_));
+        let is_here = |member: &MemberStatus| !is_none(member) && !matches!(member.state, MemberState::Lost(_));
+        let mut left = members.iter().skip(urls.len()).filter(|member| !is_none(member));
+        let (Some(member), Some(left)) = (members.first().filter(|member| is_here(member)), left.next()) else {
+            continue;
+        };
+        let index = member.index.map_or_else(String::new, |index| index.to_string());
+        let other = left.replica.as_ref().map_or_else(|| "MEMBER".to_owned(), ToString::to_string);
+        bail!(
+            "{url} is member {index} of a pool that has others, and nothing was removed: make it no member first (pmof pool remove {other} {index}), \
+             name all of them to remove the whole pool, or remove it all the same by --force"
+        );
     }
     Ok(())
 }

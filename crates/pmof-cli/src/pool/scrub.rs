@@ -1,7 +1,9 @@
 //! `pmof pool scrub`.
 
+use std::{thread, time::Duration};
+
 use anyhow::{Context, bail};
-use pmof::{Durability, PoolOptions, PoolUrl, ReplicaState, ScrubReport};
+use pmof::{Durability, Pool, PoolOptions, PoolUrl, ReplicaState, ReplicaStatus, ScrubReport};
 use pmof_console::{
     output::{self, say, with_mend},
     reach::ConnectArgs,
@@ -11,9 +13,12 @@ use serde::Serialize;
 
 use crate::copy::progress::Progress;
 
+/// How often it is looked whether all have caught up.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// Compare all replicas of a pool, and repair pages that differ from most of them
 ///
-/// The pool is open for writing during the scrub; stale replicas catch up first. A page that has no content in common on
+/// The pool is open for writing during the scrub; replicas that are behind and can be reached catch up first. A page that has no content in common on
 /// more than half of the replicas is not changed, and the exit status is 1. So it is if a replica cannot be compared.
 #[derive(Debug, clap::Args)]
 pub(super) struct ScrubArgs {
@@ -58,6 +63,7 @@ pub(super) fn run(args: &ScrubArgs, connect: ConnectArgs) -> anyhow::Result<()> 
     let options = args.urls.iter().map(ToString::to_string).fold(connect.pools(), PoolOptions::replica);
     // The repair promises no more durability than the pool's own writers need.
     let pool = options.require(Durability::Visible).open().map_err(with_mend).context("cannot open the pool")?;
+    wait_caught_up(&pool)?;
     let progress = Progress::new("comparing", pool.len_bytes(), !args.json);
     let scrubbed = pool.scrub(&mut |bytes| progress.set(bytes));
     drop(progress);
@@ -85,6 +91,15 @@ pub(super) fn run(args: &ScrubArgs, connect: ConnectArgs) -> anyhow::Result<()> 
     if report.replica_count < made {
         let names = if left_out.is_empty() { "name the others too".to_owned() } else { left_out.join(", ") };
         bail!("{} of {made} replicas were not compared: {names}", made - report.replica_count);
+    }
+    Ok(())
+}
+
+/// Waits until no replica catches up any more. One that is lost meanwhile is not waited for.
+fn wait_caught_up(pool: &Pool) -> anyhow::Result<()> {
+    let is_catching_up = |replica: &ReplicaStatus| matches!(replica.state, ReplicaState::CatchingUp { .. });
+    while pool.status().map_err(with_mend)?.replicas.iter().any(is_catching_up) {
+        thread::sleep(LOOK);
     }
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `pmof pool status`.
 
-use std::{fmt::Write, thread, time::Duration};
+use std::fmt::Write;
 
 use anyhow::{Context, bail};
 use pmof::{MemberState, MemberStatus, PoolMembers, PoolOptions, PoolUrl, ReplicaError, causes};
@@ -11,6 +11,8 @@ use pmof_console::{
 };
 use serde::Serialize;
 
+use crate::watch::WatchArgs;
+
 /// Show which members a pool has, in which states they are, and how many losses it survives now
 ///
 /// One address is enough: the members know each other. Nothing is written, and a writer is not disturbed. The exit status is 1 where too few members are
@@ -20,12 +22,8 @@ pub(super) struct StatusArgs {
     /// Members of one pool: `tcp://HOST:PORT/POOL` and the like; those that are not named are found by them
     #[arg(value_name = "URL", required = true, value_parser = parsed::<PoolUrl>)]
     urls: Vec<PoolUrl>,
-    /// Show it again every so many seconds, until interrupted
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
-    watch: Option<u64>,
-    /// Print one JSON object; with --watch, one on each line
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    watch: WatchArgs,
 }
 
 #[derive(Debug, Serialize)]
@@ -60,20 +58,8 @@ struct MemberReport {
 
 pub(super) fn run(args: &StatusArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let options = args.urls.iter().map(ToString::to_string).fold(connect.pools(), PoolOptions::replica);
-    let Some(seconds) = args.watch else {
-        let report = show(&options, args.json)?;
-        return report.problem().map_or(Ok(()), |problem| bail!("{problem}"));
-    };
-    loop {
-        // What is out of reach now may be there the next time.
-        if let Err(error) = show(&options, args.json) {
-            eprintln!("pmof: {error:#}");
-        }
-        if !args.json {
-            output::print("\n")?;
-        }
-        thread::sleep(Duration::from_secs(seconds));
-    }
+    let report = args.watch.show(|| show(&options, args.watch.json))?;
+    report.problem().map_or(Ok(()), |problem| bail!("{problem}"))
 }
 
 fn show(options: &PoolOptions, json: bool) -> anyhow::Result<StatusReport> {

@@ -72,6 +72,7 @@ fn what_cannot_be_is_refused() {
     pmof(["pool", "remove", &urls[0], &urls[2]]).failed(&["has no member", &urls[1]]);
     pmof(["pool", "remove", &urls[0], "9"]).failed(&["has no member 9"]);
     pmof(["pool", "replace", &urls[0], "9", &urls[2]]).failed(&["has no member 9"]);
+    pmof(["pool", "replace", &urls[0], "0", &urls[1]]).failed(&["has been in sync", "takes nobody's place"]);
     assert!(four[2].files().is_empty());
     pmof(["pool", "add", &nobody, &urls[2]]).failed(&["cannot open the pool", "there is no pool nobody"]);
     options([&nobody]).create(4096).unwrap().close().unwrap();
@@ -88,4 +89,53 @@ fn what_cannot_be_is_refused() {
     pmof(["pool", "remove", &urls[0], "1"]).done();
     // What is left there is not taken for room.
     pmof(["pool", "add", &urls[0], &urls[1]]).failed(&["is a replica of this pool, and no member", "pmof pool rm"]);
+}
+
+#[test]
+fn rm_removes_a_member_only_by_force_or_with_all_others() {
+    let (_four, urls) = made(3);
+    for dry_run in [&[][..], &["--dry-run"]] {
+        let one = ["pool", "rm", &urls[1]].into_iter().chain(dry_run.iter().copied());
+        pmof(one).failed(&["is member 1 of a pool that has others", "pmof pool remove", "--force"]);
+        let two = ["pool", "rm", &urls[1], &urls[0]].into_iter().chain(dry_run.iter().copied());
+        pmof(two).failed(&["nothing was removed"]);
+    }
+    let said = pmof(["pool", "info", &urls[1]]).done();
+    assert!(said.contains("replica    number 1, made as one of 3, "), "{said}");
+    pmof(["pool", "rm", "--force", &urls[1]]).done();
+    pmof(["pool", "remove", &urls[0], "1"]).done();
+    pmof(["pool", "rm", &urls[0], &urls[2]]).done();
+}
+
+#[test]
+fn replicas_that_are_behind_catch_up_before_a_scrub() {
+    let (mut four, urls) = made(3);
+    four[2].kill();
+    let pool = options(&urls[..3]).open().unwrap();
+    pool.persist(0, &vec![7; 1 << 20]).unwrap();
+    pool.close().unwrap();
+    four[2].restart();
+    let third = four[2].url("orders");
+    let said = pmof(["pool", "scrub", &urls[0], &urls[1], &third]).done();
+    assert_eq!(said, "1048576 bytes compared on 3 of 3 replicas\nall replicas are equal\n");
+}
+
+#[test]
+fn of_two_members_one_that_is_lost_for_good_is_replaced_by_force() {
+    let (mut four, urls) = made(2);
+    four[1].kill();
+    pmof(["pool", "replace", &urls[0], "1", &urls[2]]).failed(&["cannot open the pool"]);
+    let said = pmof(["pool", "replace", &urls[0], "1", &urls[2], "--force"]);
+    assert!(said.code == Some(0) && said.errors.contains("goes on alone, by force"), "{said:?}");
+    assert!(said.output.ends_with("the pool has 2 members, 2 of them in sync\n"), "{said:?}");
+    four[1].restart();
+    let late = four[1].url("orders");
+    let report = pmof(["pool", "status", &urls[0], &late, "--json"]).json();
+    assert_eq!(report["members"][1]["state"], "foreign", "{report}");
+    // Of three, two of which are lost, nothing is forced.
+    let (mut four, urls) = made(3);
+    four[1].kill();
+    four[2].kill();
+    pmof(["pool", "remove", &urls[0], "1", "--force"])
+        .failed(&["--force is for a pool of two members", "nothing was changed"]);
 }

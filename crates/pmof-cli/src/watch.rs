@@ -1,0 +1,31 @@
+//! Reports that are shown once, or again and again.
+
+use std::{thread, time::Duration};
+
+use pmof_console::output;
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct WatchArgs {
+    /// Show it again every so many seconds, until interrupted
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
+    watch: Option<u64>,
+    /// Print one JSON object; with --watch, one on each line
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+impl WatchArgs {
+    /// Shows it once, or until interrupted; what is out of reach now may be there the next time.
+    pub(crate) fn show<T>(&self, show: impl Fn() -> anyhow::Result<T>) -> anyhow::Result<T> {
+        let Some(seconds) = self.watch else { return show() };
+        loop {
+            if let Err(error) = show() {
+                eprintln!("pmof: {error:#}");
+            }
+            if !self.json {
+                output::print("\n")?;
+            }
+            thread::sleep(Duration::from_secs(seconds));
+        }
+    }
+}
