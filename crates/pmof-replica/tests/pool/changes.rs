@@ -1,14 +1,17 @@
 //! Changes of the members of a pool that is being written.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
 use pmof_replica::{Acknowledge, ChangeError, Event, MemberState, Pool, PoolError, ReplicaError};
 
-use crate::support::*;
+use crate::{interrupted::Ways, support::*};
 
 const POOL_BYTES: u64 = 1 << 20;
 
@@ -347,4 +350,25 @@ fn a_change_that_too_few_could_know_of_is_not_made() {
     pool.add(&five[4].url("orders")).unwrap();
     wait_whole(&pool, 4);
     assert_equal(&pool, 4);
+}
+
+#[test]
+fn a_new_member_that_hangs_before_it_has_everything_is_given_up() {
+    thread::scope(|scope| {
+        // While it is made, and early and late in its catch-up: none of them ends its connection.
+        for at in [12, 30, 90] {
+            scope.spawn(move || {
+                let three: [Target; 3] = fixed();
+                let (way, limit) = (Arc::<Ways>::default(), Duration::from_millis(500));
+                let limited = options(urls(&three[..2])).loss_timeout(limit).connect_timeout(limit);
+                let pool = limited.catch_up_limit(1 << 20).create(4 * POOL_BYTES).unwrap();
+                pool.persist(0, &pattern(4 * POOL_BYTES as usize, 3)).unwrap();
+                way.hangs.store(true, Ordering::Release);
+                way.left.store(at, Ordering::Release);
+                let error = pool.replace("0", &way.to(&three[2])).unwrap_err();
+                assert!(matches!(error, ChangeError::NotMade { .. } | ChangeError::NewMemberLost { .. }), "{error}");
+                pool.persist(0, b"here").unwrap();
+            });
+        }
+    });
 }

@@ -22,9 +22,9 @@ const POOL_BYTES: u64 = 64 << 10;
 #[derive(Default)]
 pub(crate) struct Ways {
     /// Pieces that still go; nothing is counted while it is 0.
-    left: AtomicU64,
+    pub(crate) left: AtomicU64,
     /// They hang instead of ending.
-    hangs: AtomicBool,
+    pub(crate) hangs: AtomicBool,
     is_over: AtomicBool,
     streams: Mutex<Vec<TcpStream>>,
 }
