@@ -281,7 +281,7 @@ pub(crate) fn of_returning(found: &Found<'_>, line: &[Epoch], opening: u64) -> O
     beside(&main, &Line::of(found, &confirmed), found)
 }
 
-/// Whether the main line was written by a minority while most of the pool's replicas, which are here, stand where it left them. Those that
+/// Whether the main line was written by a minority while most of the pool's replicas, which are here, are where it left them. Those that
 /// are behind there stand for nothing that could be gone on from, and older copies not where they were left.
 fn majority_knows_nothing_of(main: &Line<'_>, lines: &[Line<'_>], made: u16) -> bool {
     let most_are_at = |epoch: Uuid| {

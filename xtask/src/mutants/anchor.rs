@@ -10,7 +10,7 @@ mod tests;
 
 /// The source with the one place of `search` within the function `name` replaced.
 ///
-/// `name`: a function's name, with as much of what it stands in before it as makes it the only one of the file:
+/// `name`: a function's name, with as much of what encloses it before it as makes it the only one of the file:
 /// `sync`, `SyncState::sync`, `tests::sync`.
 ///
 /// # Errors

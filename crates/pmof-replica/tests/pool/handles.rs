@@ -70,7 +70,7 @@ fn a_replica_that_dies_among_many_threads_is_left_behind_before_any_persist_retu
     let urls = [first.url("orders"), second.url("orders")];
     thread::scope(|scope| {
         for index in 0..8_u64 {
-            let (pool, lone) = (pool.clone(), &urls[0]);
+            let (pool, first) = (pool.clone(), &urls[0]);
             scope.spawn(move || {
                 let receipt = loop {
                     let receipt = pool.persist(index * 512, &[7; 512]).expect("one is enough of two");
@@ -81,7 +81,7 @@ fn a_replica_that_dies_among_many_threads_is_left_behind_before_any_persist_retu
                 };
                 assert_eq!((receipt.replicas.len(), receipt.missing.len()), (1, 1), "{receipt}");
                 // Whoever is told finds it written down where the bytes are.
-                let info = options([lone.clone()]).info().expect("an answer");
+                let info = options([first.clone()]).info().expect("an answer");
                 assert_eq!(info[0].state.epoch.members.count_ones(), 1, "{:?}", info[0].state);
             });
         }

@@ -222,7 +222,7 @@ fn what_arrives_after_an_initiator_was_given_up_is_not_written() {
         let (initiator, region) = stage.open_over(&way);
         let (late, newer) = (pattern(LATE_BYTES, 1), pattern(LATE_BYTES, 2));
 
-        // The target stands in the middle of a write when it gives the initiator up.
+        // The target is in the middle of a write when it gives the initiator up.
         way.stall_after(LATE_BYTES / 2);
         initiator.connection.write(&region, 0, &late).expect("posted");
         let next = stage.open_when_free();
