@@ -19,6 +19,7 @@ use contents::{DumpArgs, FeatureArgs};
 use describe::SetReport;
 use list::ListArgs;
 use place::PoolPlace;
+use promote::PromoteArgs;
 use release::ReleaseArgs;
 use remove::RemoveArgs;
 use scrub::ScrubArgs;
@@ -31,6 +32,7 @@ mod contents;
 mod describe;
 pub(crate) mod list;
 mod place;
+mod promote;
 mod release;
 mod remove;
 mod scrub;
@@ -56,6 +58,7 @@ enum PoolCommand {
     Add(AddArgs),
     Remove(RemoveMemberArgs),
     Replace(ReplaceArgs),
+    Promote(PromoteArgs),
     /// Remove pools with all their bytes
     Rm(RemoveArgs),
     Ls(ListArgs),
@@ -88,6 +91,7 @@ pub(crate) fn run(args: &PoolArgs) -> anyhow::Result<()> {
         PoolCommand::Add(args) => change::add(args, connect),
         PoolCommand::Remove(args) => change::remove(args, connect),
         PoolCommand::Replace(args) => change::replace(args, connect),
+        PoolCommand::Promote(args) => promote::run(args, connect),
         PoolCommand::Rm(args) => remove::run(args, connect),
         PoolCommand::Ls(args) => list::run(args, connect),
         PoolCommand::Release(args) => release::run(args, connect),

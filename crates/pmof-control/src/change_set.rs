@@ -1,119 +1,154 @@
-//! Change sets, as a stream carries them to an asynchronous member.
-//!
-//! | offset | bytes | field |
-//! |---|---|---|
-//! | 0 | 8 | `pmofchgs` |
-//! | 8 | 8 | number of the change set; the first is 1 |
-//! | 16 | 8 | bytes of the body |
-//! | 24 | 4 | CRC32C of the body |
-//! | 28 | 4 | CRC32C of the bytes before |
-//! | 32 | | body: writes, each offset `u64`, length `u64`, and that many bytes |
-//!
-//! Numbers are little-endian.
-
-/// Bytes of a change set before its body.
-pub const CHANGE_SET_HEADER_BYTES: usize = 32;
-
-const MAGIC: [u8; 8] = *b"pmofchgs";
-const WRITE_HEADER_BYTES: usize = 16;
+//! Change sets, as they are staged at an asynchronous member, and the consistency points that they lead to. Numbers are little-endian.
 
 #[cfg(test)]
 mod tests;
 
-/// Writes that belong together: a member has all of them, or none.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ChangeSet {
-    body: Vec<u8>,
-}
+/// Bytes of a change set before its body.
+pub const CHANGE_SET_HEADER_BYTES: usize = 32;
+
+/// Bytes before those of each write.
+pub const CHANGE_HEADER_BYTES: usize = 16;
+
+/// Bytes that a consistency point takes.
+pub const CONSISTENCY_POINT_BYTES: usize = 512;
+
+/// Longest name of a consistency point, in bytes.
+pub const MAX_POINT_NAME_BYTES: usize = 255;
+
+const MAGIC: [u8; 8] = *b"pmofchgs";
+const POINT_MAGIC: [u8; 8] = *b"pmofcpnt";
+const POINT_HEAD_BYTES: usize = 42;
+const POINT_CHECKSUM: usize = CONSISTENCY_POINT_BYTES - 4;
 
 /// What a change set says before its body.
+///
+/// | offset | bytes | field |
+/// |---|---|---|
+/// | 0 | 8 | `pmofchgs` |
+/// | 8 | 8 | number of the change set; the first is 1 |
+/// | 16 | 8 | bytes of the body |
+/// | 24 | 4 | CRC32C of the body |
+/// | 28 | 4 | CRC32C of the bytes before |
+/// | 32 | | body: writes in their order, each a [`ChangeHeader`] and its bytes |
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChangeSetHeader {
-    /// Its place in the stream; the first is 1.
+    /// Which change set of its member it is; the first is 1.
     pub number: u64,
     /// Bytes of its body.
     pub body_bytes: u64,
-    body_crc: u32,
+    /// CRC32C of its body.
+    pub body_crc: u32,
 }
 
-/// One write of a change set.
+/// What stands before the bytes of one write: where in the pool they go, and how many there are, 8 bytes each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change<'b> {
+pub struct ChangeHeader {
     /// Where in the pool.
     pub offset: u64,
-    /// What.
-    pub bytes: &'b [u8],
+    /// How many bytes.
+    pub len_bytes: u64,
 }
 
-/// What is no change set.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum ChangeSetError {
-    /// The header is no change set's, or damaged.
-    #[error("no change set begins here: its header is another one, or damaged")]
-    Header,
-    /// The body is damaged.
-    #[error("change set {number}: its body is damaged")]
-    Body {
-        /// The number of the change set.
-        number: u64,
-    },
-}
-
-impl ChangeSet {
-    /// Adds a write, behind those before.
-    pub fn write(&mut self, offset: u64, bytes: &[u8]) {
-        self.body.extend(offset.to_le_bytes());
-        self.body.extend((bytes.len() as u64).to_le_bytes());
-        self.body.extend(bytes);
-    }
-
-    /// The change set as it is sent, as the `number`-th of its stream.
-    pub fn to_bytes(&self, number: u64) -> Vec<u8> {
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend(number.to_le_bytes());
-        bytes.extend((self.body.len() as u64).to_le_bytes());
-        bytes.extend(crc32c::crc32c(&self.body).to_le_bytes());
-        bytes.extend(crc32c::crc32c(&bytes).to_le_bytes());
-        bytes.extend(&self.body);
-        bytes
-    }
+/// A moment in a pool's writes that an asynchronous member can be at.
+///
+/// | offset | bytes | field |
+/// |---|---|---|
+/// | 0 | 8 | `pmofcpnt` |
+/// | 8 | 8 | number |
+/// | 16 | 8 | opening of the writer |
+/// | 24 | 8 | bytes that this writer had written since it opened the pool |
+/// | 32 | 8 | milliseconds since 1970, by the writer's clock |
+/// | 40 | 2 | bytes of the name |
+/// | 42 | | name, at most 255 bytes of UTF-8; zeros behind it |
+/// | 508 | 4 | CRC32C of the bytes before |
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ConsistencyPoint {
+    /// The change set that leads to it.
+    pub number: u64,
+    /// The opening for writing that it was made in.
+    pub opening: u64,
+    /// Bytes that were written in that opening before it.
+    pub written_bytes: u64,
+    /// When it was made, in milliseconds since 1970 by the writer's clock.
+    pub unix_ms: u64,
+    /// As the program named it; empty of one that was made by itself. At most [`MAX_POINT_NAME_BYTES`].
+    pub name: String,
 }
 
 impl ChangeSetHeader {
-    /// Reads a header.
-    ///
-    /// # Errors
-    /// [`ChangeSetError::Header`].
-    pub fn parse(bytes: &[u8; CHANGE_SET_HEADER_BYTES]) -> Result<Self, ChangeSetError> {
-        let number = |at: usize| bytes[at..at + 8].try_into().map(u64::from_le_bytes);
-        let crc = |at: usize| bytes[at..at + 4].try_into().map(u32::from_le_bytes);
-        let (Ok(place), Ok(body_bytes), Ok(body_crc), Ok(own_crc)) = (number(8), number(16), crc(24), crc(28)) else {
-            return Err(ChangeSetError::Header);
-        };
-        let is_sound = bytes[..8] == MAGIC && own_crc == crc32c::crc32c(&bytes[..28]) && place != 0;
-        if is_sound { Ok(Self { number: place, body_bytes, body_crc }) } else { Err(ChangeSetError::Header) }
+    /// The header's bytes.
+    pub fn to_bytes(self) -> [u8; CHANGE_SET_HEADER_BYTES] {
+        let mut bytes = [0; CHANGE_SET_HEADER_BYTES];
+        bytes[..8].copy_from_slice(&MAGIC);
+        bytes[8..16].copy_from_slice(&self.number.to_le_bytes());
+        bytes[16..24].copy_from_slice(&self.body_bytes.to_le_bytes());
+        bytes[24..28].copy_from_slice(&self.body_crc.to_le_bytes());
+        let crc = crc32c::crc32c(&bytes[..28]);
+        bytes[28..].copy_from_slice(&crc.to_le_bytes());
+        bytes
     }
 
-    /// Reads the body that follows this header.
-    ///
-    /// # Errors
-    /// [`ChangeSetError::Body`].
-    pub fn writes<'b>(&self, body: &'b [u8]) -> Result<Vec<Change<'b>>, ChangeSetError> {
-        let damaged = ChangeSetError::Body { number: self.number };
-        if body.len() as u64 != self.body_bytes || crc32c::crc32c(body) != self.body_crc {
-            return Err(damaged);
-        }
-        let (mut writes, mut rest) = (Vec::new(), body);
-        while !rest.is_empty() {
-            let Some((header, tail)) = rest.split_first_chunk::<WRITE_HEADER_BYTES>() else { return Err(damaged) };
-            let [offset, len_bytes] = [0, 8].map(|at| header[at..at + 8].try_into().map_or(0, u64::from_le_bytes));
-            let Some((bytes, tail)) = usize::try_from(len_bytes).ok().and_then(|len| tail.split_at_checked(len)) else {
-                return Err(damaged);
-            };
-            writes.push(Change { offset, bytes });
-            rest = tail;
-        }
-        Ok(writes)
+    /// Reads a header. `None`: it is none, or damaged.
+    pub fn parse(bytes: &[u8; CHANGE_SET_HEADER_BYTES]) -> Option<Self> {
+        let crc = |at: usize| Some(u32::from_le_bytes(bytes[at..at + 4].try_into().ok()?));
+        let header = Self { number: word(bytes, 8)?, body_bytes: word(bytes, 16)?, body_crc: crc(24)? };
+        let is_sound = bytes[..8] == MAGIC && crc(28)? == crc32c::crc32c(&bytes[..28]) && header.number != 0;
+        is_sound.then_some(header)
     }
+}
+
+impl ChangeHeader {
+    /// The header's bytes.
+    pub fn to_bytes(self) -> [u8; CHANGE_HEADER_BYTES] {
+        let mut bytes = [0; CHANGE_HEADER_BYTES];
+        bytes[..8].copy_from_slice(&self.offset.to_le_bytes());
+        bytes[8..].copy_from_slice(&self.len_bytes.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a header. Any bytes are one: the change set's checksum says whether it is sound.
+    pub fn parse(bytes: [u8; CHANGE_HEADER_BYTES]) -> Self {
+        let number = u128::from_le_bytes(bytes);
+        Self { offset: number as u64, len_bytes: (number >> 64) as u64 }
+    }
+}
+
+impl ConsistencyPoint {
+    /// The point's bytes. A longer name than there may be is cut.
+    pub fn to_bytes(&self) -> [u8; CONSISTENCY_POINT_BYTES] {
+        let mut bytes = [0; CONSISTENCY_POINT_BYTES];
+        bytes[..8].copy_from_slice(&POINT_MAGIC);
+        let words = [self.number, self.opening, self.written_bytes, self.unix_ms];
+        for (at, word) in words.into_iter().enumerate() {
+            bytes[8 + 8 * at..16 + 8 * at].copy_from_slice(&word.to_le_bytes());
+        }
+        let end = (0..=self.name.len().min(MAX_POINT_NAME_BYTES)).rev().find(|end| self.name.is_char_boundary(*end));
+        let name = &self.name.as_bytes()[..end.unwrap_or(0)];
+        bytes[40..42].copy_from_slice(&(name.len() as u16).to_le_bytes());
+        bytes[POINT_HEAD_BYTES..POINT_HEAD_BYTES + name.len()].copy_from_slice(name);
+        let crc = crc32c::crc32c(&bytes[..POINT_CHECKSUM]);
+        bytes[POINT_CHECKSUM..].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    /// Reads a point. `None`: there is none, or it is damaged.
+    pub fn parse(bytes: &[u8; CONSISTENCY_POINT_BYTES]) -> Option<Self> {
+        let crc = u32::from_le_bytes(bytes[POINT_CHECKSUM..].try_into().ok()?);
+        if bytes[..8] != POINT_MAGIC || crc != crc32c::crc32c(&bytes[..POINT_CHECKSUM]) {
+            return None;
+        }
+        let name_bytes = usize::from(u16::from_le_bytes([bytes[40], bytes[41]]));
+        let name = bytes[POINT_HEAD_BYTES..POINT_CHECKSUM].get(..name_bytes)?;
+        Some(Self {
+            number: word(bytes, 8)?,
+            opening: word(bytes, 16)?,
+            written_bytes: word(bytes, 24)?,
+            unix_ms: word(bytes, 32)?,
+            name: std::str::from_utf8(name).ok()?.to_owned(),
+        })
+    }
+}
+
+fn word(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }

@@ -16,7 +16,10 @@ mod roster;
 mod state;
 mod status;
 
-pub use change_set::{CHANGE_SET_HEADER_BYTES, Change, ChangeSet, ChangeSetError, ChangeSetHeader};
+pub use change_set::{
+    CHANGE_HEADER_BYTES, CHANGE_SET_HEADER_BYTES, CONSISTENCY_POINT_BYTES, ChangeHeader, ChangeSetHeader,
+    ConsistencyPoint, MAX_POINT_NAME_BYTES,
+};
 pub use domain::{DomainName, DomainNameError, FailureDomain, MAX_DOMAIN_NAME_BYTES};
 pub use header::{
     DATA_OFFSET, HEADER_BYTES, Header, HeaderError, MAX_SIZE_BYTES, PoolFormat, REPLICAS_MAX, STATE_OFFSET,

@@ -40,6 +40,8 @@ pub enum Role {
     Data = 0,
     /// Its epochs and its roster only.
     Witness = 1,
+    /// Its bytes as they were at a consistency point. It counts for nothing: no epoch has it as a member.
+    Asynchronous = 2,
 }
 
 /// One member of a pool.
@@ -79,7 +81,7 @@ pub struct RosterChange {
 /// | 0 | 8 | magic `PMOFROST` |
 /// | 8 | 8 | sequence number, from 1 |
 /// | 16 | 8 | version: one more with each change of the members |
-/// | 24 | 8 | notes: one more each time that something else is noted of the same members; above the low 16 bits the opening at which the last change was settled |
+/// | 24 | 8 | notes: one more each time that something else is noted: where members lie, or an asynchronous member; above the low 16 bits the opening at which the last change was settled |
 /// | 32 | 16 | epoch that makes the change under way, or zeros |
 /// | 48 | 2 | index of the member that comes or goes, or zero |
 /// | 50 | 1 | change under way: 0 none, 1 that member comes, 2 it goes |
@@ -93,7 +95,7 @@ pub struct RosterChange {
 /// | bytes | field of a member |
 /// |---|---|
 /// | 2 | index, below 64 |
-/// | 1 | role: 0 data, 1 witness |
+/// | 1 | role: 0 data, 1 witness, 2 asynchronous |
 /// | 1 | zero |
 /// | 16 | UUID of the replica, or zeros where it is not known |
 /// | 2, n | address: length, at most 1024, and UTF-8 |
@@ -102,7 +104,7 @@ pub struct RosterChange {
 pub struct Roster {
     /// The higher one is newer. It says who the members are, before the change under way.
     pub version: u64,
-    /// Of one version the higher one is newer. It says the same members, and where they lie.
+    /// Of one version the higher one is newer. It says the same members that count, where they lie, and the asynchronous ones.
     pub notes: u64,
     /// The one that comes or goes among them, in the order of their indexes.
     pub members: Vec<RosterMember>,
@@ -139,6 +141,11 @@ impl RosterMember {
         Self { index, role: Role::Data, replica_uuid: Uuid::nil(), url: String::new(), domain: String::new() }
     }
 
+    /// Whether the pool's epochs are told to it, and it counts among those that must know.
+    pub fn counts(&self) -> bool {
+        self.role != Role::Asynchronous
+    }
+
     /// Whether this is that replica, as far as is known.
     pub fn is(&self, index: u16, replica_uuid: Uuid) -> bool {
         self.index == index && (self.replica_uuid.is_nil() || self.replica_uuid == replica_uuid)
@@ -152,7 +159,12 @@ impl Roster {
         Self { version: 0, notes: 0, members, change: None }
     }
 
-    /// The indexes of the members that are so whatever becomes of the change under way, and of the one that goes: bit *n* for index *n*.
+    /// The members that count: all but the asynchronous ones.
+    pub fn counted(&self) -> impl Iterator<Item = &RosterMember> + Clone {
+        self.members.iter().filter(|member| member.counts())
+    }
+
+    /// The indexes of the counted members that are so whatever becomes of the change under way, and of the one that goes: bit *n* for index *n*.
     pub fn indexes(&self) -> u64 {
         self.bits(|change| !change.is_added)
     }
@@ -167,7 +179,7 @@ impl Roster {
             Some(change) if change.index == member.index => has_changing(change),
             _ => true,
         };
-        Epoch::new(self.members.iter().filter(is_in).map(|member| member.index)).members
+        Epoch::new(self.counted().filter(is_in).map(|member| member.index)).members
     }
 
     /// What tells which of two rosters is newer.
@@ -336,6 +348,7 @@ fn take_member(rest: &mut &[u8]) -> Option<RosterMember> {
     let role = match take(rest)? {
         [0, 0] => Role::Data,
         [1, 0] => Role::Witness,
+        [2, 0] => Role::Asynchronous,
         _ => return None,
     };
     let replica_uuid = Uuid::from_bytes(take(rest)?);

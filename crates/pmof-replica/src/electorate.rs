@@ -40,7 +40,7 @@ impl Electorate {
             let roster = word.roster?;
             // What others were told of is no change of these: one that was to come and never did may have met an epoch that was given up.
             let is_of =
-                |word: &&Word<'_>| roster.members.iter().any(|member| member.is(word.found.index, word.replica_uuid));
+                |word: &&Word<'_>| roster.counted().any(|member| member.is(word.found.index, word.replica_uuid));
             let found: Vec<_> = words.iter().filter(is_of).map(|word| word.found).collect();
             let confirmed = confirmed(&found);
             Some((roster.settled(|epoch| confirmed.contains(&epoch)), roster))
@@ -64,10 +64,16 @@ impl Electorate {
         self.is_kept.then(|| self.pending.as_ref().unwrap_or(&self.roster))
     }
 
-    /// Whether a replica is a member, now or before the last change.
+    /// Whether a replica is a member that counts, now or before the last change.
     pub(crate) fn has(&self, index: u16, replica_uuid: Uuid) -> bool {
         let both = self.pending.as_ref().unwrap_or(&self.roster);
-        both.members.iter().any(|member| member.is(index, replica_uuid))
+        both.counted().any(|member| member.is(index, replica_uuid))
+    }
+
+    /// Whether a replica is an asynchronous member, which counts for nothing.
+    pub(crate) fn is_asynchronous(&self, index: u16, replica_uuid: Uuid) -> bool {
+        let mut asynchronous = self.roster.members.iter().filter(|member| !member.counts());
+        asynchronous.any(|member| member.is(index, replica_uuid))
     }
 
     /// Whether the member of an index is one of those before the last change, and no more.
@@ -81,9 +87,9 @@ impl Electorate {
         Some((indexes.count_ones() as usize, move |index: u16| indexes & (1 << index) != 0))
     }
 
-    /// Members that the pool has.
+    /// Members that the pool has and that count.
     pub(crate) fn count(&self) -> u16 {
-        self.roster.members.len() as u16
+        self.roster.counted().count() as u16
     }
 
     /// Whether those in sync have all that was ever acknowledged, and nobody else can go on without them.

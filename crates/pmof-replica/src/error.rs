@@ -12,7 +12,7 @@ use pmof_mem::{MemError, causes};
 use pmof_pool::{AccessError, HEADER_LEN_BYTES, PoolSetError};
 use uuid::Uuid;
 
-use crate::{PersistFailure, PoolUrl, PoolUrlError, ReplicaPlace, TargetUrl, lineage::Apart};
+use crate::{ChangeError, PersistFailure, PoolUrl, PoolUrlError, ReplicaPlace, TargetUrl, lineage::Apart};
 
 /// What a pool set says of a replica's place cannot be.
 #[derive(Debug, thiserror::Error)]
@@ -199,6 +199,14 @@ pub enum ReplicaError {
     )]
     NotAMember {
         /// Which of the pool's replicas it says that it is.
+        index: u16,
+    },
+    /// The replica is an asynchronous member: it has the pool as it was at a consistency point, and counts for nothing.
+    #[error(
+        "it is an asynchronous member, which has what was written up to a consistency point: bring back members that have everything; or give up what it lacks, and make a pool of it (pmof pool promote)"
+    )]
+    Asynchronous {
+        /// Which of the pool's replicas it is.
         index: u16,
     },
     /// An operation could not be posted.
@@ -419,6 +427,9 @@ pub enum PoolError {
     /// A persist that too few replicas can acknowledge; those that it reached keep the data.
     #[error("{0}")]
     Persist(Box<PersistFailure>),
+    /// An asynchronous member of a new pool was not made, and neither was the pool.
+    #[error("an asynchronous member was not made, and neither was the pool")]
+    Asynchronous(#[source] Box<ChangeError>),
     /// The offset of an atomic write.
     #[error("offset {offset} is not divisible by 8, as an 8-byte atomic write needs")]
     Misaligned {

@@ -8,10 +8,12 @@ mod catch_up;
 mod domain;
 mod electorate;
 mod error;
+mod follower;
 mod intent;
 mod lineage;
 mod list;
 mod member;
+mod outbox;
 mod pages;
 mod peers;
 mod place;
@@ -39,10 +41,12 @@ pub use domain::ReplicaDomain;
 pub use error::{PlaceError, PoolError, ReplicaError};
 pub use list::{LIST_MAX_NAMES, ListedPool, describe_pools, list_pools, target_status};
 pub use member::Atomicity;
+pub use outbox::AtLagBound;
 pub use place::ReplicaPlace;
 pub use pool::{
-    Acknowledge, ChangeError, Differing, Event, Events, Lane, MemberState, MemberStatus, Pending, Pool, PoolMembers,
-    PoolOptions, PoolStatus, RemoteSetOptions, Repaired, ReplicaState, ReplicaStatus, ScrubReport, SetOptions,
+    Acknowledge, AsynchronousState, AsynchronousStatus, ChangeError, Differing, Event, Events, Lane, MemberState,
+    MemberStatus, Pending, Pool, PoolMembers, PoolOptions, PoolStatus, Promotion, PromotionError, RemoteSetOptions,
+    Repaired, ReplicaState, ReplicaStatus, ScrubReport, SetOptions,
 };
 pub use receipt::{PersistFailure, Receipt, ReplicaReceipt};
 pub use remote_removal::RemoteRemoval;

@@ -64,7 +64,7 @@ impl Written {
         *written = Some(written.map_or((begin, end), |before| hull(before, (begin, end))));
     }
 
-    fn with(mut self, other: Self) -> Self {
+    pub(crate) fn with(mut self, other: Self) -> Self {
         other.relaxed.inspect(|extent| self.add(Atomicity::Relaxed, *extent));
         other.words.inspect(|extent| self.add(Atomicity::Words, *extent));
         self
@@ -250,7 +250,9 @@ impl Standing {
 
     /// Whether it is no member of the pool any more, or never was: nobody waits for it, and it does not come back.
     pub(crate) fn is_removed(&self) -> bool {
-        self.failure().is_some_and(|why| matches!(**why, ReplicaError::NotAMember { .. }))
+        let is_none =
+            |why: &ReplicaError| matches!(why, ReplicaError::NotAMember { .. } | ReplicaError::Asynchronous { .. });
+        self.failure().is_some_and(|why| is_none(why))
     }
 
     /// Why it is out of use, if it is.

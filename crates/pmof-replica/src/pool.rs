@@ -12,7 +12,7 @@ use std::{
 
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
 use pmof_access::{Durability, Medium};
-use pmof_control::{OpenFor, Request, USER_FLAGS_BYTES};
+use pmof_control::{OpenFor, USER_FLAGS_BYTES};
 use pmof_pool::{Attributes, LocalSet};
 use smallvec::SmallVec;
 use uuid::Uuid;
@@ -29,6 +29,7 @@ use crate::{
 use acknowledge::AckTerms;
 use epochs::Epochs;
 use follow::Follow;
+use followers::Followers;
 use format::Upkeep;
 use group::Group;
 use pending::Waiter;
@@ -37,12 +38,14 @@ use returns::{Returns, Signal};
 mod acknowledge;
 mod awaited;
 mod changes;
+mod closing;
 mod compare;
 mod domains;
 mod epochs;
 mod equalize;
 mod events;
 mod follow;
+mod followers;
 mod format;
 mod group;
 #[cfg(test)]
@@ -58,6 +61,7 @@ mod opened;
 mod opening;
 mod options;
 mod pending;
+mod promotion;
 mod remote_set;
 mod returns;
 mod rosters;
@@ -70,10 +74,12 @@ pub use acknowledge::Acknowledge;
 pub use changes::ChangeError;
 pub use compare::Differing;
 pub use events::{Event, Events};
+pub use followers::{AsynchronousState, AsynchronousStatus};
 pub use lane::Lane;
 pub use members::{MemberState, MemberStatus, PoolMembers};
 pub use options::PoolOptions;
 pub use pending::Pending;
+pub use promotion::{Promotion, PromotionError};
 pub use remote_set::RemoteSetOptions;
 pub use scrub::{Repaired, ScrubReport};
 pub use set::SetOptions;
@@ -133,6 +139,8 @@ struct Open {
     intent: Option<Arc<Intent>>,
     /// What those that catch up still lack, by their positions.
     catching_up: Vec<(usize, Arc<CatchUp>)>,
+    /// Of a native pool that is open for writing: its asynchronous members.
+    followers: Option<Arc<Followers>>,
     /// Is told of each loss.
     losses: Arc<Signal>,
     /// Of a pool whose flushes take long: has persists of several threads share them.
@@ -162,6 +170,8 @@ struct Shared {
     returns: Option<Arc<Returns>>,
     /// Of a native pool that is open for reading: has it be open on members in sync.
     follow: Option<Follow>,
+    /// Its asynchronous members.
+    followers: Option<Arc<Followers>>,
     events: Arc<events::Log>,
 }
 
@@ -178,6 +188,7 @@ impl Drop for Shared {
         if let Some(returns) = &self.returns {
             returns.stop();
         }
+        self.stop_followers();
         self.events.close();
     }
 }
@@ -210,6 +221,7 @@ impl Open {
             written: None,
             intent: None,
             catching_up: Vec::new(),
+            followers: None,
             losses: Arc::default(),
             group,
             mirror,
@@ -230,6 +242,7 @@ impl Open {
             written: self.written.clone(),
             intent: self.intent.clone(),
             catching_up,
+            followers: self.followers.clone(),
             losses: Arc::clone(&self.losses),
             group: self.group.clone(),
             mirror: self.mirror.clone(),
@@ -247,6 +260,7 @@ impl Open {
             Upkeep::Follow(follow) => (None, Some(follow)),
         };
         let shared = Arc::new(Shared {
+            followers: self.followers.clone(),
             facts: self.facts.clone(),
             attributes: Mutex::new(self.facts.attributes),
             open: RwLock::new(Some(Arc::new(self))),
@@ -257,6 +271,7 @@ impl Open {
             events: Arc::default(),
         });
         Returns::start(&shared);
+        shared.start_followers();
         Pool(shared)
     }
 }
@@ -399,7 +414,9 @@ impl Pool {
     /// # Errors
     /// Those of [`Lane::write`] and [`Pending::wait`].
     pub fn persist(&self, offset: u64, bytes: &[u8]) -> Result<Receipt, PoolError> {
-        let (open, len_bytes) = (self.0.writable()?, bytes.len() as u64);
+        let len_bytes = bytes.len() as u64;
+        let _room = self.0.wait_for_room(len_bytes);
+        let open = self.0.writable()?;
         open.facts.check_data(offset, len_bytes)?;
         let (range, mut written) = (offset..offset + len_bytes, Written::default());
         if !bytes.is_empty() {
@@ -456,7 +473,8 @@ impl Pool {
     ///
     /// A lost replica is no error here if a quorum of the others knows that it was left behind, or if the program was told of the loss
     /// ([`PoolError::Persist`], [`check_replicas`](Self::check_replicas), [`replicas`](Self::replicas)). This does not wait for replicas that
-    /// catch up: the next opening goes on with them.
+    /// catch up: the next opening goes on with them. Asynchronous members that are connected are sent what they lack, for up to the
+    /// [`loss_timeout`](PoolOptions::loss_timeout).
     ///
     /// A pool made with [`PoolOptions::publish_on_close`] gets its name now. If a replica refuses or is dead, the pool is
     /// removed again from the others.
@@ -464,6 +482,7 @@ impl Pool {
     /// # Errors
     /// [`PoolError::Replica`], [`PoolError::Set`]: of the first replica that failed and was not told of; [`PoolError::Closed`].
     pub fn close(&self) -> Result<(), PoolError> {
+        self.0.finish_followers();
         if let Some(returns) = &self.0.returns {
             returns.stop();
         }
@@ -574,6 +593,24 @@ impl Open {
 
     /// Posts a write to all replicas.
     fn write<'b>(
+        &self,
+        range: Range<u64>,
+        atomicity: Atomicity,
+        is_held: bool,
+        source: impl Fn(&Range<u64>) -> Source<'b>,
+    ) -> Result<(), PoolError> {
+        let posted = self.post(range.clone(), atomicity, is_held, &source);
+        if let Some(followers) = &self.followers {
+            // Behind that: a point has no write that the members in sync were not sent.
+            match &posted {
+                Ok(()) => followers.keep(&range, atomicity, self.mirror.as_ref(), source),
+                Err(_) => followers.lose_track(&range),
+            }
+        }
+        posted
+    }
+
+    fn post<'b>(
         &self,
         range: Range<u64>,
         atomicity: Atomicity,
@@ -705,76 +742,5 @@ impl Open {
         }
         let is_final = self.epochs.is_none() || self.in_use().next().is_none();
         Err(Box::new(PersistFailure { receipt, failed, is_final }))
-    }
-
-    /// Makes everything that was written as durable as each replica can, so that the replicas stay equal. `is_flushed`: to the pool's
-    /// own level it is already.
-    fn flush_everything(&self, is_flushed: bool) {
-        let mut all: Vec<_> = self.in_use().map(|member| (member, Flushing::default())).collect();
-        for (member, flushing) in &mut all {
-            if !is_flushed || member.strongest() > self.facts.durability {
-                *flushing = member.start_flush(Flush::Everything, FlushLevel::Strongest);
-            }
-        }
-        for (member, flushing) in &mut all {
-            // A failure is kept by the member.
-            let _ = member.finish_flush(flushing);
-        }
-    }
-
-    fn close(&self, is_flushed: bool) -> Result<(), PoolError> {
-        if self.facts.access == OpenFor::Write && self.epochs.is_some() {
-            self.flush_everything(is_flushed);
-        }
-        // Whether those that are closed in order are known, by enough of them, to be all that has everything.
-        let is_loss_known = match &self.epochs {
-            Some(epochs) => epochs.end(self.facts.access),
-            None => false,
-        };
-        if is_loss_known {
-            self.end_intent();
-        }
-        let mut done = Ok(());
-        let mut closed = Vec::with_capacity(self.members.len());
-        // Those here come last: what this process has mapped cannot be taken back.
-        let is_here = |member: &&Arc<dyn Member>| member.remote().is_none();
-        let (here, there): (Vec<_>, Vec<_>) = self.members.iter().partition(is_here);
-        for member in there.into_iter().chain(here) {
-            // A pool that one replica lacks is not published on the next.
-            if done.is_err() && self.is_unpublished {
-                break;
-            }
-            // A loss that the program was told of is no news, nor one that others make up for; but a pool without one of its replicas
-            // gets no name.
-            let standing = member.standing();
-            if standing.is_removed() {
-                continue;
-            }
-            let is_lost = standing.failure().is_some();
-            let is_known = is_lost && (standing.is_told() || is_loss_known) && !self.is_unpublished;
-            if standing.is_behind() {
-                continue;
-            }
-            match member.close() {
-                Ok(()) => closed.push(member),
-                Err(_) if is_known => {}
-                Err(source) => done = done.and(Err(replica_error(&**member, source))),
-            }
-        }
-        if done.is_err() && self.is_unpublished {
-            for member in closed {
-                take_back(&**member);
-            }
-        }
-        let local = self.local.lock().take().map_or(Ok(()), LocalSet::close);
-        done.and(local.map_err(Into::into))
-    }
-}
-
-/// Removes a replica again that was closed and has its name, while others have not.
-fn take_back(member: &dyn Member) {
-    if let (Some(control), ReplicaPlace::Pool(url)) = (member.control(), &*member.standing().place) {
-        // What cannot be undone stays with the target; the first failure is reported.
-        let _ = control.ask(&Request::Remove { name: url.name.clone() });
     }
 }

@@ -24,11 +24,11 @@ pub(crate) fn newest<'r>(rosters: impl IntoIterator<Item = &'r Roster>) -> Optio
     rosters.into_iter().max_by_key(|roster| roster.age())
 }
 
-/// Members that were not found, and where they were found last: neither under an address that was named nor where this process would have to
+/// Members that count and were not found, and where they were found last: neither under an address that was named nor where this process would have to
 /// start a program or open a file, whatever a roster says.
 pub(crate) fn elsewhere(roster: &Roster, found: &[FoundMember], named: &[Arc<PoolUrl>]) -> Vec<FoundMember> {
     let is_found = |member: &&RosterMember| found.iter().any(|found| member.is(found.index, found.replica_uuid));
-    let missing = roster.members.iter().filter(|member| !is_found(member));
+    let missing = roster.counted().filter(|member| !is_found(member));
     let place = |member: &RosterMember| {
         let url: PoolUrl = member.url.parse().ok()?;
         let may_be_followed = matches!(url.target, TargetUrl::Address(_)) && named.iter().all(|named| **named != url);
@@ -88,9 +88,15 @@ pub(crate) fn settled(roster: &Roster, opening: u64) -> Roster {
     Roster { notes: settled.notes.max(opening << NOTES_BITS), ..settled }
 }
 
-/// Whether a replica is a member behind the change under way, if there is one.
+/// The roster of these members from an epoch on that makes them so by itself. `opening`: the number of that epoch.
+pub(crate) fn settled_behind(roster: &Roster, members: Vec<RosterMember>, opening: u64) -> Roster {
+    let (version, notes) = (roster.version.saturating_add(1), roster.notes.max(opening << NOTES_BITS));
+    Roster { version, notes, members, change: None }
+}
+
+/// Whether a replica is a member that counts, behind the change under way, if there is one.
 pub(crate) fn has_after(roster: &Roster, index: u16, replica_uuid: Uuid) -> bool {
-    roster.settled(|_| true).members.iter().any(|member| member.is(index, replica_uuid))
+    roster.settled(|_| true).counted().any(|member| member.is(index, replica_uuid))
 }
 
 /// The number of an epoch that this roster is not older than; 0 of the members that the pool was made with.
@@ -110,7 +116,7 @@ pub(crate) fn named<'r>(roster: &'r Roster, text: &str) -> Option<&'r RosterMemb
 
 /// An index for a new member: one that no member had that is remembered, if there is one. `None`: the pool has as many members as can be.
 pub(crate) fn free_index(roster: &Roster, line: &[Epoch]) -> Option<u16> {
-    let members = roster.indexes() | roster.next_indexes();
+    let members = Epoch::new(roster.members.iter().map(|member| member.index)).members;
     let known = line.iter().fold(members, |known, epoch| known | epoch.members);
     let behind = (u64::BITS - known.leading_zeros()) as u16;
     let is_free = |taken: u64| move |index: &u16| taken & (1 << index) == 0;
@@ -120,4 +126,12 @@ pub(crate) fn free_index(roster: &Roster, line: &[Epoch]) -> Option<u16> {
         .chain(all.clone().filter(is_free(known)))
         .chain(all.filter(is_free(members)))
         .next()
+}
+
+/// The roster with an asynchronous member, or without that of its index.
+pub(crate) fn with_asynchronous(roster: &Roster, index: u16, member: Option<RosterMember>) -> Roster {
+    let mut members: Vec<_> = roster.members.iter().filter(|other| other.index != index).cloned().collect();
+    members.extend(member);
+    members.sort_unstable_by_key(|member| member.index);
+    Roster { notes: roster.notes.saturating_add(1), members, ..*roster }
 }

@@ -5,7 +5,6 @@
 
 mod domain;
 mod events;
-mod follower;
 mod holder;
 mod local;
 mod refused;
@@ -15,7 +14,6 @@ mod sets;
 mod stdio;
 mod store;
 
-pub use follower::{Follower, FollowerError};
 pub use local::LocalTarget;
 pub use service::{
     Admission, DEFAULT_MAX_CONNECTIONS, DEFAULT_MEMORY_BUDGET_BYTES, Identity, Service, ServiceError, ServiceOptions,

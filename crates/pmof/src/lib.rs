@@ -66,14 +66,14 @@ pub use pmof_mem::{Causes, Declaration, Durability, Evidence, Mechanism, Promise
 pub use pmof_access::{Flushed, Method, Waiting};
 
 #[doc(inline)]
-pub use pmof_control::{PoolInfo, PoolRefusal};
+pub use pmof_control::{ConsistencyPoint, PoolInfo, PoolRefusal};
 
 #[doc(inline)]
 pub use pmof_replica::{
-    Acknowledge, Atomicity, Background, ChangeError, Differing, Event, Events, Lane, MemberState, MemberStatus,
-    Pending, PersistFailure, Pool, PoolError, PoolMembers, PoolOptions, PoolStatus, PoolUrl, Receipt, ReplicaDomain,
-    ReplicaError, ReplicaPlace, ReplicaReceipt, ReplicaState, ReplicaStatus, ScrubReport, SetOptions, Survival,
-    TargetOptions, list_pools,
+    Acknowledge, AsynchronousState, AsynchronousStatus, AtLagBound, Atomicity, Background, ChangeError, Differing,
+    Event, Events, Lane, MemberState, MemberStatus, Pending, PersistFailure, Pool, PoolError, PoolMembers, PoolOptions,
+    PoolStatus, PoolUrl, Promotion, PromotionError, Receipt, ReplicaDomain, ReplicaError, ReplicaPlace, ReplicaReceipt,
+    ReplicaState, ReplicaStatus, ScrubReport, SetOptions, Survival, TargetOptions, list_pools,
 };
 
 #[doc(inline)]

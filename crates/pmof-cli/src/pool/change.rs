@@ -3,7 +3,7 @@
 use std::{thread, time::Duration};
 
 use anyhow::{Context, anyhow, bail};
-use pmof::{ChangeError, MemberState, Pool, PoolError, PoolOptions, PoolUrl, ReplicaState, causes};
+use pmof::{AsynchronousState, ChangeError, MemberState, Pool, PoolError, PoolOptions, PoolUrl, ReplicaState, causes};
 use pmof_console::{
     output::{self, say, with_mend},
     reach::ConnectArgs,
@@ -29,6 +29,10 @@ pub(super) struct AddArgs {
     /// The new replica: `tcp://HOST:PORT/POOL` and the like; no pool of that name may exist there
     #[arg(value_name = "NEW", value_parser = parsed::<PoolUrl>)]
     new: PoolUrl,
+    /// An asynchronous member: it follows from afar, at consistency points, no write waits for it, and it counts for nothing. Its target needs room for the
+    /// pool twice
+    #[arg(long = "async")]
+    is_asynchronous: bool,
     #[command(flatten)]
     how: How,
 }
@@ -106,6 +110,9 @@ struct Report {
 
 pub(super) fn add(args: &AddArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let pool = open(&args.pool, &args.how, connect)?;
+    if args.is_asynchronous {
+        return add_asynchronous(&pool, args);
+    }
     match pool.add(&args.new.to_string()) {
         // What an interrupted addition has begun.
         Err(ChangeError::AlreadyMember { .. }) if is_out_of_sync(&pool, &args.new)? => {}
@@ -113,6 +120,35 @@ pub(super) fn add(args: &AddArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     }
     wait(&pool, &args.new, &args.how)?;
     end(&pool, (Some(args.new.to_string()), None), &args.how)
+}
+
+fn add_asynchronous(pool: &Pool, args: &AddArgs) -> anyhow::Result<()> {
+    let url = args.new.to_string();
+    let state = || -> anyhow::Result<Option<AsynchronousState>> {
+        let mut members = pool.status().map_err(with_mend)?.asynchronous.into_iter();
+        Ok(members.find(|member| member.replica.to_string() == url).map(|member| member.state))
+    };
+    match pool.add_asynchronous(&url) {
+        // What an interrupted addition has begun.
+        Err(ChangeError::AlreadyMember { .. }) if state()?.is_some() => {}
+        added => added.map_err(told)?,
+    }
+    let mut lost_looks = 0;
+    loop {
+        match state()? {
+            None | Some(AsynchronousState::Following) => break,
+            Some(AsynchronousState::Lost(why)) if lost_looks >= LOST_LOOKS => {
+                bail!(
+                    "{url} is an asynchronous member, and lost: {}; it is copied to when it is back and the pool is open",
+                    causes(&*why)
+                );
+            }
+            Some(AsynchronousState::Lost(_)) => lost_looks += 1,
+            Some(_) => lost_looks = 0,
+        }
+        thread::sleep(LOOK);
+    }
+    end(pool, (Some(url), None), &args.how)
 }
 
 pub(super) fn remove(args: &RemoveArgs, connect: ConnectArgs) -> anyhow::Result<()> {

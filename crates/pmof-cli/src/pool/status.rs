@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use anyhow::{Context, bail};
-use pmof::{MemberState, MemberStatus, PoolMembers, PoolOptions, PoolUrl, ReplicaError, causes};
+use pmof::{ConsistencyPoint, MemberState, MemberStatus, PoolMembers, PoolOptions, PoolUrl, ReplicaError, causes};
 use pmof_console::{
     output::{self, with_mend},
     reach::ConnectArgs,
@@ -54,6 +54,19 @@ struct MemberReport {
     why: Option<String>,
     opening: Option<u64>,
     mark: Option<u64>,
+    /// Of an asynchronous member: where it is, and how far its writer was when it was heard last.
+    point: Option<PointReport>,
+    heard: Option<PointReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct PointReport {
+    number: u64,
+    opening: u64,
+    /// Bytes that the writer had written in that opening.
+    written_bytes: u64,
+    unix_ms: u64,
+    name: String,
 }
 
 pub(super) fn run(args: &StatusArgs, connect: ConnectArgs) -> anyhow::Result<()> {
@@ -141,6 +154,26 @@ impl StatusReport {
     }
 }
 
+/// Where an asynchronous member is, and how far its writer was beyond that.
+fn point_of(point: Option<&ConsistencyPoint>, heard: Option<&ConsistencyPoint>) -> String {
+    let Some(point) = point else { return "at no consistency point yet".to_owned() };
+    let name = if point.name.is_empty() { String::new() } else { format!(" {:?}", point.name) };
+    let lag = heard.map(|heard| {
+        let ms = heard.unix_ms.saturating_sub(point.unix_ms);
+        let bytes = (heard.opening == point.opening).then(|| heard.written_bytes.saturating_sub(point.written_bytes));
+        let bytes = bytes.map_or_else(|| "an unknown number of".to_owned(), |bytes| bytes.to_string());
+        format!("; lagged {bytes} bytes, {:.1} s, when its writer was heard last", ms as f64 / 1000.0)
+    });
+    format!("at consistency point {}{name}{}", point.number, lag.unwrap_or_default())
+}
+
+impl PointReport {
+    fn new(point: &ConsistencyPoint) -> Self {
+        let ConsistencyPoint { number, opening, written_bytes, unix_ms, ref name } = *point;
+        Self { number, opening, written_bytes, unix_ms, name: name.clone() }
+    }
+}
+
 impl MemberReport {
     fn new(member: &MemberStatus) -> Self {
         let words = |why: &ReplicaError| Some(causes(why).to_string());
@@ -150,10 +183,18 @@ impl MemberReport {
             MemberState::Behind(why) => ("behind", words(why)),
             MemberState::Foreign(why) => ("foreign", words(why)),
             MemberState::Lost(why) => ("lost", words(why)),
+            MemberState::Asynchronous { lost: Some(why), .. } => ("async", words(why)),
+            MemberState::Asynchronous { point, heard, .. } => {
+                ("async", Some(point_of(point.as_deref(), heard.as_deref())))
+            }
             MemberState::Unnamed => ("unnamed", Some("it was not looked for; name its address".to_owned())),
             _ => ("unknown", None),
         };
         let info = member.info.as_ref();
+        let (point, heard) = match &member.state {
+            MemberState::Asynchronous { point, heard, .. } => (point.as_ref(), heard.as_ref()),
+            _ => (None, None),
+        };
         Self {
             index: member.index,
             url: member.replica.as_ref().map(ToString::to_string),
@@ -163,6 +204,8 @@ impl MemberReport {
             why,
             opening: info.map(|info| info.state.opening),
             mark: info.map(|info| info.state.mark),
+            point: point.map(|point| PointReport::new(point)),
+            heard: heard.map(|heard| PointReport::new(heard)),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The real `pmof` binary, end to end.
 
 mod asked;
+mod asynchronous;
 mod changed;
 mod copies;
 mod fabric;

@@ -106,12 +106,12 @@ fn what_cannot_be_kept_is_refused() {
 }
 
 fn any_roster() -> impl Strategy<Value = Roster> {
-    let one = (0..64_u16, any::<bool>(), any::<u128>(), "[a-z:/]{0,100}", "[a-z]{0,20}");
+    let one = (0..64_u16, 0..3_u8, any::<u128>(), "[a-z:/]{0,100}", "[a-z]{0,20}");
     let members = proptest::collection::vec(one, 1..20);
     (any::<(u64, u64)>(), members, proptest::option::of((any::<u128>(), any::<bool>()))).prop_map(
         |((version, notes), members, change)| {
-            let of = |(index, is_witness, uuid, url, domain)| {
-                let role = if is_witness { Role::Witness } else { Role::Data };
+            let of = |(index, role, uuid, url, domain)| {
+                let role = [Role::Data, Role::Witness, Role::Asynchronous][usize::from(role)];
                 RosterMember { index, role, replica_uuid: Uuid::from_u128(uuid), url, domain }
             };
             let mut members: Vec<RosterMember> = members.into_iter().map(of).collect();

@@ -26,6 +26,7 @@ use crate::{
     site::Site,
 };
 
+mod asynchronous;
 mod error;
 
 pub use error::ChangeError;
@@ -79,8 +80,12 @@ impl Pool {
         let is_name = old.parse::<PoolUrl>().is_ok() || old.parse::<u16>().is_ok();
         match (named(&roster, old), named(&roster, new)) {
             (None, Some(_)) if is_name => return Ok(()),
-            (Some(old), Some(new)) if old.index == new.index => {
+            (Some(old), Some(new)) if old.index == new.index || old.role != new.role => {
                 return Err(ChangeError::AlreadyMember { replica: place(&new_url) });
+            }
+            (Some(old), known) if !old.counts() => {
+                known.map_or_else(|| changer.add_asynchronous(&new_url), |_| Ok(()))?;
+                return changer.remove_asynchronous(old);
             }
             (_, Some(new)) => {
                 let old = meant(&roster, old)?;
@@ -230,7 +235,7 @@ impl Changer<'_> {
             return Err(too_many());
         }
         let facts = &self.shared.facts;
-        let create = self.creation(url, index, roster.members.len() as u16 + 1);
+        let create = self.creation(url, index, roster.counted().count() as u16 + 1);
         let site = self.returns.site(url).map_err(not_made)?;
         let reply = match site.ask(&create) {
             Err(ReplicaError::Refused { refusal: PoolRefusal::AlreadyExists, text }) => {
@@ -316,6 +321,9 @@ impl Changer<'_> {
         let roster = self.roster()?;
         let of_roster = meant(&roster, wanted)?;
         let index = of_roster.index;
+        if !of_roster.counts() {
+            return self.remove_asynchronous(of_roster);
+        }
         let position = self.position(of_roster)?;
         self.check_may_go(&roster, index, position)?;
         let changed = self.epochs.change(&Planned::Remove(index));
@@ -353,7 +361,7 @@ impl Changer<'_> {
             let replica = of_position().or_else(|| url.map(|url| place(&url)));
             return Err(replica.map_or(ChangeError::TooFew, |replica| ChangeError::LastInSync { replica }));
         }
-        let left = roster.members.len() - 1;
+        let left = roster.counted().count() - 1;
         // One whose domain is not known now may be in one of its own.
         let unknown = others().filter(|standing| !standing.is_removed() && standing.domain().is_none()).count();
         let known = crate::domain::distinct(others().filter(|standing| !standing.is_removed()).map(Standing::domain));

@@ -26,8 +26,7 @@ use super::{
 
 mod change;
 
-use change::give_roster;
-pub(super) use change::{Changed, Planned};
+pub(super) use change::{Changed, Planned, give_roster};
 
 /// How long a mark is kept while the pool is written: a copy of a replica's file that is older by more is told from the replica.
 const MARK_INTERVAL: Duration = Duration::from_secs(1);

@@ -87,6 +87,28 @@ pub enum Event {
         /// Which of the pool's it was.
         index: u16,
     },
+    /// An asynchronous member is at a point of this writer, and is sent what is written from now on.
+    Following {
+        /// The member.
+        replica: Arc<ReplicaPlace>,
+        /// Bytes of pages that were copied to it for that.
+        copied_bytes: u64,
+    },
+    /// An asynchronous member could not be sent what was written as fast as the pool's [bound](crate::PoolOptions::lag_bound) asks for: it stays at its point
+    /// while what it lacks is copied.
+    FellBehind {
+        /// The member.
+        replica: Arc<ReplicaPlace>,
+        /// Bytes of the pages that it lacks.
+        lag_bytes: u64,
+    },
+    /// An asynchronous member is not connected. It stays at its point, and is tried again and again.
+    NotFollowing {
+        /// The member.
+        replica: Arc<ReplicaPlace>,
+        /// Why.
+        why: Arc<ReplicaError>,
+    },
     /// All replicas that were in sync are lost: nothing is acknowledged any more, also when they are back, and nothing happens to the pool here. It is
     /// to be [opened again](crate::PoolError::must_reopen).
     NoneLeft,
@@ -120,6 +142,18 @@ impl fmt::Display for Event {
             Self::Added { replica } => write!(f, "{replica:#} is a member of the pool now, and catches up"),
             Self::Removed { replica: Some(replica), .. } => write!(f, "{replica:#} is no member of the pool any more"),
             Self::Removed { replica: None, index } => write!(f, "replica {index} is no member of the pool any more"),
+            Self::Following { replica, copied_bytes } => {
+                write!(f, "{replica:#} follows asynchronously after {copied_bytes} bytes were copied")
+            }
+            Self::FellBehind { replica, lag_bytes } => {
+                write!(
+                    f,
+                    "{replica:#} fell behind: {lag_bytes} bytes are copied to it, and it stays at its point until then"
+                )
+            }
+            Self::NotFollowing { replica, why } => {
+                write!(f, "{replica:#} does not follow, and stays at its point: {}", causes(why))
+            }
             Self::NoneLeft => f.write_str("no replica is left that was in sync: open the pool again"),
             Self::Fenced { successor } => write!(f, "the pool was taken over by {successor}"),
         }
@@ -148,12 +182,15 @@ impl Log {
             | Event::Slow { .. }
             | Event::Differs { .. }
             | Event::Rejected { .. }
+            | Event::FellBehind { .. }
+            | Event::NotFollowing { .. }
             | Event::NoneLeft
             | Event::Fenced { .. } => log::warn!("{event}"),
             Event::CatchingUp { .. }
             | Event::InSync { .. }
             | Event::Verified { .. }
             | Event::Added { .. }
+            | Event::Following { .. }
             | Event::Removed { .. } => log::info!("{event}"),
         }
         let mut kept = self.kept.lock();

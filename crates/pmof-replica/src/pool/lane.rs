@@ -147,6 +147,7 @@ impl Lane {
         source: impl Fn(&Range<u64>) -> Source<'b>,
     ) -> Result<(), PoolError> {
         let shared = &self.pool.0;
+        let _room = shared.wait_for_room(len_bytes);
         let open = shared.writable()?;
         open.facts.check_data(offset, len_bytes)?;
         if len_bytes == 0 {

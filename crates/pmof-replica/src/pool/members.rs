@@ -2,17 +2,19 @@
 
 use std::sync::Arc;
 
-use pmof_control::{FailureDomain, OpenFor, PoolInfo, Reply, Request, Roster};
+use pmof_control::{ConsistencyPoint, FailureDomain, OpenFor, PoolInfo, Reply, Request, Roster};
 use pmof_mem::Durability;
 use uuid::Uuid;
 
 use super::{
+    followers::{of_staging, staging_options},
     opened::{check_distinct, place},
     rosters::read_roster,
 };
 use crate::{
-    PoolError, PoolUrl, ReplicaError, ReplicaPlace,
+    PoolError, PoolUrl, ReplicaError, ReplicaPlace, TargetUrl,
     electorate::{Electorate, Word},
+    follower::{SEEN_BYTES, Seen},
     lineage::{Agreement, Apart, Found, agree, quorum, votes_needed},
     peers::Peers,
     reach::Reach,
@@ -35,6 +37,15 @@ pub enum MemberState {
     Behind(Arc<ReplicaError>),
     /// It is another pool or another member, or it holds what the others never acknowledged.
     Foreign(Arc<ReplicaError>),
+    /// It is an asynchronous member, which counts for nothing.
+    Asynchronous {
+        /// The consistency point that it is at; of a new one there is none.
+        point: Option<Box<ConsistencyPoint>>,
+        /// How far its writer was when it heard of it last.
+        heard: Option<Box<ConsistencyPoint>>,
+        /// It was not found, or not looked for where the error is `None` and so is the point.
+        lost: Option<Arc<ReplicaError>>,
+    },
     /// It was not found.
     Lost(Arc<ReplicaError>),
     /// It was not looked for: its address is not known, or would start a program or open a file here.
@@ -117,7 +128,36 @@ pub(super) fn survey(reach: &Reach, named: &[Arc<PoolUrl>]) -> Result<PoolMember
         answers.extend(others.into_iter().map(|other| ask(reach, &mut peers, &Arc::clone(&other.url), Some(other))));
         followed = Some(roster);
     }
-    judge(answers)
+    let mut members = judge(answers)?;
+    for member in &mut members.members {
+        if let (MemberState::Asynchronous { .. }, Some(place)) = (&member.state, &member.replica) {
+            if let Some(url) = place.url().filter(|url| may_be_asked(url, named)) {
+                member.state = look_at(reach, url);
+            }
+        }
+    }
+    Ok(members)
+}
+
+/// Whether a roster's word is enough to ask there.
+fn may_be_asked(url: &PoolUrl, named: &[Arc<PoolUrl>]) -> bool {
+    matches!(url.target, TargetUrl::Address(_)) || named.iter().any(|named| **named == *url)
+}
+
+/// What the staging area of an asynchronous member says.
+fn look_at(reach: &Reach, url: &PoolUrl) -> MemberState {
+    let seen = staging_options(reach, url, Durability::Visible).map(|options| {
+        let staging = options.open_read_only()?;
+        let mut bytes = [0; SEEN_BYTES];
+        staging.read(0, &mut bytes)?;
+        Ok(Seen::parse(&bytes).into_points())
+    });
+    match seen.unwrap_or(Err(PoolError::NoReplicas)) {
+        Ok((point, heard)) => {
+            MemberState::Asynchronous { point: point.map(Box::new), heard: heard.map(Box::new), lost: None }
+        }
+        Err(error) => MemberState::Asynchronous { point: None, heard: None, lost: Some(of_staging(error)) },
+    }
 }
 
 /// The roster that counts, of those that the members of the first pool keep.
@@ -196,6 +236,11 @@ fn judge(answers: Vec<Answer>) -> Result<PoolMembers, PoolError> {
     let electorate = electorate(&answers, &foreign, first.header.replica_count);
     for (answer, why) in answers.iter().zip(&mut foreign) {
         let header = answer.info.as_ref().ok().map(|info| &info.header);
+        let asynchronous =
+            header.filter(|header| electorate.is_asynchronous(header.replica_index, header.replica_uuid));
+        if let (Some(header), None) = (asynchronous, &why) {
+            *why = Some(Arc::new(ReplicaError::Asynchronous { index: header.replica_index }));
+        }
         let removed = header.filter(|header| !electorate.has(header.replica_index, header.replica_uuid));
         if let (Some(header), None) = (removed, &why) {
             *why = Some(Arc::new(ReplicaError::NotAMember { index: header.replica_index }));
@@ -222,6 +267,9 @@ fn judge(answers: Vec<Answer>) -> Result<PoolMembers, PoolError> {
             return MemberState::Lost(Arc::clone(why));
         }
         if let Some(why) = &foreign[at] {
+            if matches!(**why, ReplicaError::Asynchronous { .. }) {
+                return MemberState::Asynchronous { point: None, heard: None, lost: None };
+            }
             return MemberState::Foreign(Arc::clone(why));
         }
         let of = positions.iter().position(|position| *position == at);
@@ -296,7 +344,12 @@ fn members(answers: Vec<Answer>, states: Vec<MemberState>, roster: &Roster) -> V
     for member in &roster.members {
         if members.iter().all(|status| status.index != Some(member.index)) {
             let replica = member.url.parse().ok().map(|url| Arc::new(ReplicaPlace::Pool(url)));
-            let (index, domain, state) = (Some(member.index), member.domain.clone(), MemberState::Unnamed);
+            let state = if member.counts() {
+                MemberState::Unnamed
+            } else {
+                MemberState::Asynchronous { point: None, heard: None, lost: None }
+            };
+            let (index, domain) = (Some(member.index), member.domain.clone());
             members.push(MemberStatus { index, replica, domain, state, info: None });
         }
     }

@@ -19,6 +19,7 @@ use super::{
     domains::number_domains,
     epochs::Epochs,
     follow::{Follow, Said, Seen, Witness},
+    followers::Followers,
     format::{Format, Replicas, Terms, Upkeep},
     intents,
     mirrors::mirror,
@@ -33,6 +34,7 @@ use crate::{
     intent::Intent,
     lineage::{Agreement, Apart, Base, Found, agree, votes_needed},
     member::{AbsentMember, Member, Standing},
+    outbox::LagBound,
     pages::PageMap,
     peers::Peers,
     reach::Reach,
@@ -40,6 +42,8 @@ use crate::{
     site::{Asked, Site},
     view::{Positions, Rule},
 };
+
+mod outsiders;
 
 /// What becomes of a pool that was made here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,6 +66,8 @@ pub(super) struct Wanted {
     pub(super) slow_after: Option<Duration>,
     /// Bytes a second that are copied to replicas that catch up, at most.
     pub(super) bytes_per_second: Option<u64>,
+    /// How far asynchronous members may lag.
+    pub(super) lag: LagBound,
     pub(super) reach: Reach,
 }
 
@@ -155,15 +161,21 @@ impl Opening {
         if identity.replica_count > 1 {
             pool.written = Some(Arc::new(PageMap::new(identity.size_bytes)));
         }
-        let Wanted { require, bytes_per_second, reach, min_replicas, .. } = self.wanted;
+        let Wanted { require, bytes_per_second, lag, reach, min_replicas, .. } = self.wanted;
         let is_forced = min_replicas.is_some();
+        if let Some(epochs) = pool.epochs.as_ref().filter(|_| !is_forced) {
+            let opening = epochs.lock().view().opening();
+            pool.followers = Some(Arc::new(Followers::new(lag, reach.clone(), identity, require, opening)));
+        }
         Returns::new((reach, self.peers), self.urls, identity, (require, bytes_per_second, is_forced), pool)
     }
 
     /// What has a reader follow the pool's epochs.
     fn follow(self, said: Vec<(usize, Said)>) -> Follow {
-        let is_none =
-            |why: &ReplicaError| matches!(why, ReplicaError::NotAMember { .. } | ReplicaError::NotTheMember { .. });
+        let is_none = |why: &ReplicaError| {
+            use ReplicaError::{Asynchronous, NotAMember, NotTheMember};
+            matches!(why, NotAMember { .. } | NotTheMember { .. } | Asynchronous { .. })
+        };
         let is_out = |at: usize| self.left_out.iter().any(|(of, why)| *of == at && is_none(why));
         let urls = (0..self.urls.len()).filter(|at| !is_out(*at)).map(|at| Arc::clone(&self.urls[at])).collect();
         Follow::new(self.wanted, Seen { urls, said, witnesses: self.witnesses, asked: self.began })
@@ -270,22 +282,6 @@ impl Opening {
         (opened, busy)
     }
 
-    /// Releases what is no member of the pool: one that was removed, or that was to come and never did. Where nothing else is there, whoever reads may
-    /// ask for it by number all the same.
-    fn leave_out_non_members(&mut self, opened: &mut Vec<Opened>, electorate: &Electorate, access: OpenFor) {
-        let is_member = |opened: &Opened| electorate.has(opened.index, opened.replica_uuid);
-        let is_forced = access == OpenFor::Read && self.wanted.min_replicas.is_some();
-        if is_forced && !opened.iter().any(is_member) {
-            return;
-        }
-        let (members, others): (Vec<_>, Vec<_>) = std::mem::take(opened).into_iter().partition(is_member);
-        for Opened { position, index, site, .. } in others {
-            release(&site);
-            self.left_out.push((position, Arc::new(ReplicaError::NotAMember { index })));
-        }
-        *opened = members;
-    }
-
     /// Those that keep this roster, or never will, by their positions.
     fn keepers(opened: &[Opened], roster: &Roster) -> Positions {
         let keeps = |opened: &&Opened| opened.roster.as_ref().is_none_or(|kept| kept == roster);
@@ -385,7 +381,9 @@ impl Opening {
         if is_enough {
             return Ok(());
         }
-        let is_lost = |(_, why): &&(usize, Arc<ReplicaError>)| !matches!(**why, ReplicaError::NotAMember { .. });
+        let is_lost = |(_, why): &&(usize, Arc<ReplicaError>)| {
+            !matches!(**why, ReplicaError::NotAMember { .. } | ReplicaError::Asynchronous { .. })
+        };
         let lost = self.left_out.iter().find(is_lost).or(self.left_out.first());
         if let (None, Some((position, why))) = (self.wanted.min_replicas, lost) {
             return Err(PoolError::Replica { replica: place(&self.urls[*position]), source: Arc::clone(why) });
@@ -499,8 +497,8 @@ impl Format for Opening {
         while let Some(roster) = self.newer_roster(&opened, followed.as_ref()) {
             let here = self.found(&opened);
             let is_member =
-                |found: &&FoundMember| roster.members.iter().any(|member| member.is(found.index, found.replica_uuid));
-            let count = roster.members.len() + here.iter().filter(|found| !is_member(found)).count();
+                |found: &&FoundMember| roster.counted().any(|member| member.is(found.index, found.replica_uuid));
+            let count = roster.counted().count() + here.iter().filter(|found| !is_member(found)).count();
             let found = elsewhere(&roster, &here, &self.urls);
             let (others, failed_others) = self.open_others((&found, count), access, &mut identity, question);
             opened.extend(others);
@@ -510,7 +508,10 @@ impl Format for Opening {
         let electorate = Electorate::of(&words(&opened), identity.map_or(0, |identity| identity.replica_count));
         let identity = identity.map(|identity| Identity { replica_count: electorate.count(), ..identity });
         self.leave_out_non_members(&mut opened, &electorate, access);
-        let judged = self.judge(&mut opened, failed, identity, &electorate, access);
+        let judged = match self.asynchronous_alone(&opened, &failed) {
+            Some(error) => Err(error),
+            None => self.judge(&mut opened, failed, identity, &electorate, access),
+        };
         let judged = match judged {
             Ok((identity, agreement)) if access == OpenFor::Write => self
                 .check_acknowledge(identity.replica_count.into())

@@ -21,7 +21,7 @@ use super::{
     members::{PoolMembers, survey},
     opening::{New, NewNative, Opening, Wanted, failed, millis},
 };
-use crate::{PoolError, PoolUrl, ReplicaError, reach::Reach};
+use crate::{AtLagBound, PoolError, PoolUrl, ReplicaError, outbox::LagBound, reach::Reach};
 
 /// How often a pool that may have to be made is looked for, and the longest pause behind the first attempt; later ones are longer.
 const MAKE_ATTEMPTS: u32 = 10;
@@ -29,6 +29,10 @@ const MAKE_PAUSE: Duration = Duration::from_millis(50);
 
 /// Between two openings of one that waits, each of which asks for a second already.
 const WAITING_PAUSE: Duration = Duration::from_millis(50);
+
+/// Bytes that an asynchronous member may lag, and how often a point is made by itself, unless told otherwise.
+const LAG_BYTES: u64 = 64 << 20;
+const POINT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Between 0 and 1, at random.
 fn chance() -> f64 {
@@ -55,7 +59,20 @@ pub struct PoolOptions {
     acknowledge: Acknowledge,
     slow_after: Option<Duration>,
     catch_up_limit: Option<u64>,
+    asynchronous: Vec<String>,
+    lag: LagOptions,
     pub(crate) reach: Reach,
+}
+
+/// How far asynchronous members may lag.
+#[derive(Clone, Copy, Debug)]
+struct LagOptions(LagBound);
+
+impl Default for LagOptions {
+    fn default() -> Self {
+        let (age, then) = (Duration::MAX, AtLagBound::default());
+        Self(LagBound { bytes: LAG_BYTES, age, then, interval: Some(POINT_INTERVAL) })
+    }
 }
 
 impl PoolOptions {
@@ -233,12 +250,45 @@ impl PoolOptions {
         self
     }
 
+    /// Adds an asynchronous member to a pool that is [made](Self::create), as [`Pool::add_asynchronous`] does to one that there is.
+    #[must_use]
+    pub fn asynchronous(mut self, url: impl Into<String>) -> Self {
+        self.asynchronous.push(url.into());
+        self
+    }
+
+    /// How far an asynchronous member may lag: bytes that were written and that it has yet to be sent, which are kept in memory, 64 MiB unless told otherwise; and the age of
+    /// the oldest of them, without a bound unless told otherwise. `then`: what happens at the bytes; at the age those who write wait, or nothing happens.
+    #[must_use]
+    pub fn lag_bound(mut self, bytes: u64, age: Duration, then: AtLagBound) -> Self {
+        self.lag = LagOptions(LagBound { bytes, age, then, ..self.lag.0 });
+        self
+    }
+
+    /// How often the pool makes a [consistency point](Pool::consistency_point) by itself while it is written and has asynchronous members: every second unless told otherwise, and sooner where the bound of
+    /// the lag is near. `None`: only the program makes points. Where so much is written without one that the bound is met, the member falls behind, whatever is to happen
+    /// then: those who would wait for the point are those who make it.
+    #[must_use]
+    pub fn point_interval(mut self, interval: Option<Duration>) -> Self {
+        self.lag.0.interval = interval;
+        self
+    }
+
     /// Makes the pool of `size_bytes` zeroes on every replica and opens it for writing. If one replica refuses, the pool is
     /// removed again from those that had made it: a pool is made with all of its replicas, whatever [`min_replicas`](Self::min_replicas) says.
     pub fn create(&self, size_bytes: u64) -> Result<Pool, PoolError> {
         let new = if self.publish_on_close { New::Unpublished } else { New::Published };
         let new = NewNative { size_bytes, user_flags: self.user_flags, new };
-        format::create(self.connect(Purpose::Create)?, new)
+        let pool = format::create(self.connect(Purpose::Create)?, new)?;
+        for url in &self.asynchronous {
+            if let Err(error) = pool.add_asynchronous(url) {
+                drop(pool);
+                // The failure that led here is the one to report.
+                let _ = self.remove();
+                return Err(PoolError::Asynchronous(Box::new(error)));
+            }
+        }
+        Ok(pool)
     }
 
     /// Opens the pool for writing: one initiator at a time. Where another has it, this asks for a second, since that one may be gone and its
@@ -399,19 +449,28 @@ impl PoolOptions {
         let urls = self.urls()?;
         let is_new = purpose == Purpose::Create;
         let wanted = Wanted {
-            require: self.require.ok_or(PoolError::NoDurability)?,
+            require: self.durability()?,
             min_replicas: self.min_replicas.filter(|_| !is_new),
             take_over: self.take_over,
             has_mirror: self.has_mirror,
             acknowledge: self.acknowledge,
             slow_after: self.slow_after,
             bytes_per_second: self.catch_up_limit,
+            lag: self.lag.0,
             reach: self.reach.clone(),
         };
         Opening::connect(wanted, urls, is_new)
     }
 
-    fn urls(&self) -> Result<Vec<Arc<PoolUrl>>, PoolError> {
+    pub(super) fn durability(&self) -> Result<Durability, PoolError> {
+        self.require.ok_or(PoolError::NoDurability)
+    }
+
+    pub(super) fn take_over_after(&self) -> Option<Duration> {
+        self.take_over
+    }
+
+    pub(super) fn urls(&self) -> Result<Vec<Arc<PoolUrl>>, PoolError> {
         let mut urls: Vec<Arc<PoolUrl>> = Vec::with_capacity(self.replicas.len());
         for text in &self.replicas {
             let url = Arc::new(text.parse()?);

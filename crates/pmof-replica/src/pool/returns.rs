@@ -41,6 +41,8 @@ mod copy;
 mod places;
 mod verify;
 
+pub(super) use copy::differing_pages;
+
 /// How often it is looked for losses of which no persist told, and for writes that all replicas have.
 const TICK: Duration = Duration::from_secs(1);
 

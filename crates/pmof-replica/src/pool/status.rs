@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::Pool;
+use super::{AsynchronousStatus, Pool};
 use crate::{PoolError, ReplicaDomain, ReplicaError, ReplicaPlace, lineage::quorum};
 
 /// Where a replica of an open pool is in its life.
@@ -41,6 +41,8 @@ pub struct PoolStatus {
     pub epoch: u64,
     /// The replicas that were named, in their order, and those that were added since.
     pub replicas: Vec<ReplicaStatus>,
+    /// The asynchronous members, which are none of those, and count for nothing.
+    pub asynchronous: Vec<AsynchronousStatus>,
     /// Members that the pool has: the replicas that it was made with, unless they were [changed](Pool::add).
     pub made_count: usize,
     /// Replicas that must be connected for a persist to be acknowledged after a loss.
@@ -85,6 +87,7 @@ impl Pool {
         let made_count = open.member_count();
         let quorum = if open.epochs.is_some() { quorum(made_count) } else { made_count };
         let epoch = open.epochs.as_ref().map_or(0, |epochs| epochs.lock().view().opening());
-        Ok(PoolStatus { epoch, replicas: replicas.collect(), made_count, quorum })
+        let asynchronous = self.0.followers.as_ref().map_or_else(Vec::new, |followers| followers.status());
+        Ok(PoolStatus { epoch, replicas: replicas.collect(), asynchronous, made_count, quorum })
     }
 }

@@ -1,5 +1,6 @@
 //! Pools over real connections to targets in this process.
 
+mod asynchronous;
 mod budget;
 mod busy;
 mod changes;

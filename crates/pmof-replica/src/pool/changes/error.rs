@@ -50,6 +50,14 @@ pub enum ChangeError {
         /// The number of the one that was to be replaced.
         old: u16,
     },
+    /// Its name leaves no room for that of the staging area of an asynchronous member.
+    #[error("the name of {replica} is too long for an asynchronous member: choose one of at most {limit_bytes} bytes")]
+    NameTooLong {
+        /// The member.
+        replica: Arc<ReplicaPlace>,
+        /// Bytes that a name may have.
+        limit_bytes: usize,
+    },
     /// No member has this address or number.
     #[error("the pool has no member {wanted}; its members are {}", .members.join(", "))]
     NotAMember {

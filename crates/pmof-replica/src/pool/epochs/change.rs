@@ -9,8 +9,8 @@ use super::{Epochs, State};
 use crate::{
     ReplicaError,
     member::{Control, Member},
-    roster::{has_after, settled},
-    view::{Change, Positions, Rule},
+    roster::{has_after, settled, with_asynchronous},
+    view::{Change, Introduction, Positions, Rule},
 };
 
 /// A change of the members.
@@ -85,6 +85,35 @@ impl Epochs {
     fn settle_last(&self, state: &mut State) -> bool {
         let is_pending = state.roster.as_ref().is_some_and(|roster| roster.change.is_some());
         !is_pending || self.begin_in(state)
+    }
+
+    /// Notes durably that the asynchronous member of an index is there, or is none any more. It counts for nothing, so that no epoch comes of it.
+    pub(in crate::pool) fn set_asynchronous(&self, index: u16, member: Option<RosterMember>) -> Changed {
+        let mut state = self.state.lock();
+        if !self.settle_last(&mut state) {
+            return Changed::Undecided;
+        }
+        let Some(roster) = state.roster.clone().filter(|_| !state.has_ended) else { return Changed::Ended };
+        let may_go_on = |state: &State| state.view.may_go_on_with(state.witnesses(), state.in_use());
+        if !may_go_on(&state) || !state.keep_everywhere(with_asynchronous(&roster, index, member)) {
+            return Changed::TooFew;
+        }
+        let informed = state.informed_witnesses();
+        if state.view.is_quorum(informed) { Changed::Done } else { Changed::Undecided }
+    }
+
+    /// Has an asynchronous member know durably of the epoch in force, which it is behind and which this returns, and of the pool's members. `None`: it did not take
+    /// that.
+    pub(in crate::pool) fn tell_asynchronous(&self, control: &Control, index: u16) -> Option<Uuid> {
+        let (roster, epoch, introduction) = {
+            let mut state = self.state.lock();
+            (state.roster.clone(), state.view.epoch()?, state.view.introduction(index, None)?)
+        };
+        let Introduction::Tell(to_tell) = introduction else { return None };
+        // First: what it says of epochs counts for the members that it names.
+        let is_told = roster.as_ref().is_none_or(|roster| give_roster(control, roster))
+            && to_tell.iter().all(|(request, expected)| control.ask_for(request, expected).is_ok());
+        is_told.then_some(epoch)
     }
 
     /// Changes the members durably, while nobody else changes an epoch. What is posted meanwhile is acknowledged behind it.
@@ -191,7 +220,7 @@ impl State {
 
 /// Has a replica that comes back keep the roster; one that does already is not kept waiting for its disk. A target that is too old keeps none, and is not
 /// asked again. False: it is lost.
-pub(super) fn give_roster(control: &Control, roster: &Roster) -> bool {
+pub(in crate::pool) fn give_roster(control: &Control, roster: &Roster) -> bool {
     let Ok(encoded) = roster.encode() else { return true };
     let tell = || RosterPart::requests(&encoded).try_for_each(|request| control.ask_for(&request, &Reply::RosterSet));
     let given = keeps(control, &encoded).and_then(|keeps| if keeps { Ok(()) } else { tell() });

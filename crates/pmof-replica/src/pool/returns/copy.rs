@@ -58,12 +58,17 @@ impl Open {
         let both: Vec<_> = all.filter(|(_, one)| is_same(*one, source) || is_same(*one, member)).collect();
         // The member has its place since it was admitted.
         let &[one, other] = &both[..] else { return Err(Halt::Later) };
-        let mut pages = Vec::new();
-        for blocks in differing_blocks([one, other], range, DIGEST_BLOCK_LEN_BYTES)? {
-            pages.append(&mut differing_blocks([one, other], &blocks, PAGE_BYTES)?);
-        }
-        Ok(pages)
+        differing_pages([one, other], range)
     }
+}
+
+/// The pages of a range that differ between two members: those of blocks that do.
+pub(in crate::pool) fn differing_pages(both: [InUse<'_>; 2], range: &Range<u64>) -> Result<Vec<Range<u64>>, Halt> {
+    let mut pages = Vec::new();
+    for blocks in differing_blocks(both, range, DIGEST_BLOCK_LEN_BYTES)? {
+        pages.append(&mut differing_blocks(both, &blocks, PAGE_BYTES)?);
+    }
+    Ok(pages)
 }
 
 fn is_same(one: &dyn Member, other: &dyn Member) -> bool {

@@ -1,0 +1,392 @@
+use std::{cell::RefCell, ops::Range};
+
+use pmof_mem::{Durability, Medium, MediumKind, MemError, Memory, ShadowMedium, shadow::for_each_crash_point};
+use proptest::prelude::*;
+
+use super::*;
+
+const DATA: Range<u64> = 0..1024;
+
+/// Data and staging area of a member on one medium, the staging area behind the data.
+struct OnMedium<'m> {
+    medium: &'m dyn Medium,
+    level: Durability,
+}
+
+impl OnMedium<'_> {
+    fn write(&self, at: u64, bytes: &[u8]) -> Result<(), MemError> {
+        self.medium.store(at, bytes)?;
+        self.medium.write_back(at, bytes.len() as u64)
+    }
+
+    fn flush(&self, range: Range<u64>) -> Result<(), MemError> {
+        self.medium.flush(self.level, range.start, range.end - range.start).map(|promise| assert!(promise.is_some()))
+    }
+}
+
+impl FollowerMemory for OnMedium<'_> {
+    type Error = MemError;
+
+    fn write_staging(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError> {
+        self.write(DATA.end + offset, bytes)
+    }
+
+    fn set_staging(&self, offset: u64, number: u64) -> Result<(), MemError> {
+        self.medium.atomic_store(DATA.end + offset, number)?;
+        self.medium.write_back(DATA.end + offset, 8)
+    }
+
+    fn flush_staging(&self) -> Result<(), MemError> {
+        self.flush(DATA.end..self.medium.len_bytes())
+    }
+
+    fn read_staging(&self, offset: u64, into: &mut [u8]) -> Result<(), MemError> {
+        self.medium.read(DATA.end + offset, into)
+    }
+
+    fn write_data(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError> {
+        self.write(DATA.start + offset, bytes)
+    }
+
+    fn flush_data(&self) -> Result<(), MemError> {
+        self.flush(DATA)
+    }
+}
+
+fn open(medium: &dyn Medium, level: Durability) -> Follower<OnMedium<'_>> {
+    Follower::open(OnMedium { medium, level }, medium.len_bytes() - DATA.end, DATA.end).unwrap()
+}
+
+/// Change sets whose bytes all say which one wrote them, and what the data holds after each.
+struct Sets {
+    writes: Vec<Vec<(u64, Vec<u8>)>>,
+    states: Vec<Vec<u8>>,
+}
+
+impl Sets {
+    /// Change set *n* writes in `places`, `len_bytes` each.
+    fn new(count: u64, places: u64, len_bytes: u64) -> Self {
+        let mut state = vec![0; DATA.end as usize];
+        let (mut writes, mut states) = (Vec::new(), vec![state.clone()]);
+        for number in 1..=count {
+            let of_place = |place: u64| {
+                let offset = (number * 37 + place * 211) % (DATA.end - len_bytes + 1);
+                (offset, vec![(number % 251) as u8 + 1; len_bytes as usize])
+            };
+            let of_set: Vec<_> = (0..places).map(of_place).collect();
+            for (offset, bytes) in &of_set {
+                state[*offset as usize..][..bytes.len()].copy_from_slice(bytes);
+            }
+            writes.push(of_set);
+            states.push(state.clone());
+        }
+        Self { writes, states }
+    }
+
+    fn commit<M: FollowerMemory>(&self, follower: &mut Follower<M>, number: u64) -> Result<(), M::Error> {
+        let mut set = ChangeSet::new();
+        for (offset, bytes) in &self.writes[number as usize - 1] {
+            assert_eq!(follower.add(&mut set, *offset, bytes)?, Ok(()));
+        }
+        follower.commit(set, &point(number))
+    }
+}
+
+fn point(number: u64) -> ConsistencyPoint {
+    ConsistencyPoint {
+        number,
+        opening: 1,
+        written_bytes: number * 100,
+        unix_ms: number,
+        name: format!("point {number}"),
+    }
+}
+
+fn data_of(medium: &dyn Medium) -> Vec<u8> {
+    let mut data = vec![0; DATA.end as usize];
+    medium.read(DATA.start, &mut data).unwrap();
+    data
+}
+
+/// What a writer sends to a member, in its order.
+#[derive(Clone, Debug)]
+enum Sent {
+    Bytes(u64, Vec<u8>),
+    Number(u64, u64),
+}
+
+/// A member whose writer may be cut off: what it was sent, with its memory.
+struct Recorded<'m> {
+    memory: OnMedium<'m>,
+    sent: RefCell<Vec<Sent>>,
+}
+
+impl FollowerMemory for Recorded<'_> {
+    type Error = MemError;
+
+    fn write_staging(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError> {
+        self.sent.borrow_mut().push(Sent::Bytes(DATA.end + offset, bytes.to_vec()));
+        self.memory.write_staging(offset, bytes)
+    }
+
+    fn set_staging(&self, offset: u64, number: u64) -> Result<(), MemError> {
+        self.sent.borrow_mut().push(Sent::Number(DATA.end + offset, number));
+        self.memory.set_staging(offset, number)
+    }
+
+    fn flush_staging(&self) -> Result<(), MemError> {
+        self.memory.flush_staging()
+    }
+
+    fn read_staging(&self, offset: u64, into: &mut [u8]) -> Result<(), MemError> {
+        self.memory.read_staging(offset, into)
+    }
+
+    fn write_data(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError> {
+        self.sent.borrow_mut().push(Sent::Bytes(DATA.start + offset, bytes.to_vec()));
+        self.memory.write_data(offset, bytes)
+    }
+
+    fn flush_data(&self) -> Result<(), MemError> {
+        self.memory.flush_data()
+    }
+}
+
+/// What a writer sends that commits these sets.
+fn sent_of(sets: &Sets, len_bytes: u64) -> Vec<Sent> {
+    let medium = Memory::anonymous(len_bytes).unwrap();
+    let memory = OnMedium { medium: &medium, level: Durability::Visible };
+    let recorded = Recorded { memory, sent: RefCell::default() };
+    let mut follower = Follower::open(recorded, len_bytes - DATA.end, DATA.end).unwrap();
+    for number in 1..=sets.writes.len() as u64 {
+        sets.commit(&mut follower, number).unwrap();
+        follower.hear(&point(number)).unwrap();
+    }
+    follower.memory.sent.take()
+}
+
+/// Cuts what is sent behind each of its bytes, and opens the member. `Err`: how many bytes were sent when it was at no prefix, or at one that it does not say.
+fn cut_everywhere(sets: &Sets, sent: &[Sent], len_bytes: u64) -> Result<u64, u64> {
+    let medium = Memory::anonymous(len_bytes).unwrap();
+    let mut image = vec![0; len_bytes as usize];
+    let (mut cuts, mut before) = (0, 0);
+    let mut check = |image: &[u8]| {
+        cuts += 1;
+        medium.store(0, image).unwrap();
+        let follower = open(&medium, Durability::Visible);
+        let applied = follower.applied().filter(|applied| *applied >= before);
+        let is_prefix = applied.is_some_and(|applied| data_of(&medium) == sets.states[applied as usize]);
+        let name = follower.point().map(|point| point.name.clone()).unwrap_or_default();
+        let is_named = applied.is_some_and(|applied| applied == 0 || name == format!("point {applied}"));
+        before = applied.unwrap_or(before);
+        if is_prefix && is_named { Ok(cuts) } else { Err(cuts) }
+    };
+    for sent in sent {
+        match sent {
+            Sent::Bytes(at, bytes) => {
+                for (byte, at) in bytes.iter().zip(*at as usize..) {
+                    image[at] = *byte;
+                    check(&image)?;
+                }
+            }
+            Sent::Number(at, number) => {
+                image[*at as usize..][..8].copy_from_slice(&number.to_le_bytes());
+                check(&image)?;
+            }
+        }
+    }
+    check(&image)
+}
+
+const SMALL_BYTES: u64 = DATA.end + BODY + 400;
+
+/// The writer dies behind each byte that it sends: the member opens at a prefix, which it names, and never at an older one than before.
+#[test]
+fn a_writer_that_dies_behind_any_byte_leaves_a_prefix() {
+    let sets = Sets::new(30, 3, 64);
+    let sent = sent_of(&sets, SMALL_BYTES);
+    let cuts = cut_everywhere(&sets, &sent, SMALL_BYTES).expect("a prefix behind each byte");
+    assert!(cuts > 40_000, "{cuts} cuts");
+}
+
+/// The control: a writer that applies a change set before all of it is staged leaves no prefix.
+#[test]
+fn a_change_set_that_is_applied_before_it_is_staged_is_noticed() {
+    let sets = Sets::new(3, 3, 64);
+    let mut sent = sent_of(&sets, SMALL_BYTES);
+    let is_data = |sent: &Sent| matches!(sent, Sent::Bytes(at, _) if DATA.contains(at));
+    let staged = sent.iter().position(|sent| matches!(sent, Sent::Number(..))).unwrap();
+    let applied = sent.iter().position(is_data).unwrap();
+    assert!(staged < applied);
+    let early = sent.remove(applied);
+    sent.insert(staged, early);
+    assert!(cut_everywhere(&sets, &sent, SMALL_BYTES).is_err());
+}
+
+/// What a crash leaves after any step, whoever opens the member makes a prefix of, with all that was told to be there.
+fn crash_everywhere(kind: MediumKind) -> u64 {
+    let sets = Sets::new(4, 3, 24);
+    let medium = ShadowMedium::new(SMALL_BYTES, kind).unwrap();
+    let mut follower = open(&medium, Durability::PowerFailure);
+    for number in 1..=4 {
+        sets.commit(&mut follower, number).unwrap();
+        medium.mark(number);
+    }
+    let initial = vec![0; SMALL_BYTES as usize];
+    let coverage = for_each_crash_point::<MemError>(kind, &initial, &medium.trace(), 200, |crash| {
+        let left = ShadowMedium::from_image(crash.image.to_vec(), kind)?;
+        let applied = open(&left, Durability::PowerFailure).applied().expect("a prefix");
+        let told = crash.marks.last().copied().unwrap_or(0);
+        assert!(applied >= told, "{told} was told to be there, {applied} is");
+        assert!(data_of(&left) == sets.states[applied as usize], "no prefix after {} events", crash.events_done);
+        // The opening may be interrupted too.
+        for_each_crash_point::<MemError>(kind, crash.image, &left.trace(), 5, |again| {
+            let left = ShadowMedium::from_image(again.image.to_vec(), kind)?;
+            assert_eq!(open(&left, Durability::PowerFailure).applied(), Some(applied));
+            assert!(data_of(&left) == sets.states[applied as usize], "no prefix after a second crash");
+            Ok(())
+        })
+        .map(drop)
+    });
+    coverage.unwrap().images
+}
+
+#[test]
+fn a_crash_of_the_member_at_any_step_leaves_a_prefix() {
+    assert!(crash_everywhere(MediumKind::DevDax) > 1000);
+    assert!(crash_everywhere(MediumKind::PageCache) > 50);
+}
+
+#[test]
+fn a_change_set_longer_than_the_staging_area_is_none() {
+    let medium = Memory::anonymous(DATA.end + BODY + 64).unwrap();
+    let mut follower = open(&medium, Durability::Visible);
+    let mut set = ChangeSet::new();
+    assert_eq!(follower.add(&mut set, 0, &[1; 49]).unwrap(), Err(TooLong));
+    assert_eq!(follower.add(&mut set, 0, &[1; 16]).unwrap(), Ok(()));
+    assert_eq!(follower.add(&mut set, 16, &[2; 17]).unwrap(), Err(TooLong));
+    // What was too long is no part of it.
+    follower.commit(set, &point(7)).unwrap();
+    assert_eq!(data_of(&medium)[..20], [&[1; 16][..], &[0; 4]].concat());
+    assert_eq!(open(&medium, Durability::Visible).point().map(|point| point.number), Some(1));
+}
+
+/// A member that is damaged says so until all that differs was applied.
+#[test]
+fn a_damaged_member_is_at_no_point_until_the_next_change_set() {
+    for (staged, applied) in [(1_u64, 0_u64), (3, 1), (0, 1)] {
+        let medium = Memory::anonymous(SMALL_BYTES).unwrap();
+        medium.atomic_store(DATA.end + STAGED, staged).unwrap();
+        medium.atomic_store(DATA.end + APPLIED, applied).unwrap();
+        let mut follower = open(&medium, Durability::Visible);
+        assert_eq!((follower.applied(), follower.point()), (None, None));
+        follower.commit(ChangeSet::new(), &point(0)).unwrap();
+        let next = Some(staged.max(applied) + 1);
+        assert_eq!((follower.applied(), open(&medium, Durability::Visible).applied()), (next, next));
+    }
+}
+
+#[test]
+fn what_is_staged_and_not_whole_is_not_applied() {
+    let sets = Sets::new(2, 2, 16);
+    let sent = sent_of(&sets, SMALL_BYTES);
+    let staged = sent.iter().position(|sent| matches!(sent, Sent::Number(..))).unwrap();
+    for damaged in [DATA.end + FRAME, DATA.end + BODY, DATA.end + BODY + 20] {
+        let medium = Memory::anonymous(SMALL_BYTES).unwrap();
+        for sent in &sent[..=staged] {
+            match sent {
+                Sent::Bytes(at, bytes) => medium.store(*at, bytes).unwrap(),
+                Sent::Number(at, number) => medium.atomic_store(*at, *number).unwrap(),
+            }
+        }
+        let mut byte = [0];
+        medium.read(damaged, &mut byte).unwrap();
+        medium.store(damaged, &[byte[0] ^ 1]).unwrap();
+        assert_eq!(open(&medium, Durability::Visible).applied(), None);
+        assert!(data_of(&medium) == sets.states[0]);
+    }
+}
+
+#[test]
+fn the_writer_is_heard_beyond_the_point() {
+    let medium = Memory::anonymous(SMALL_BYTES).unwrap();
+    let mut follower = open(&medium, Durability::Visible);
+    follower.commit(ChangeSet::new(), &point(1)).unwrap();
+    for written_bytes in [300, 700, 900] {
+        follower.hear(&ConsistencyPoint { written_bytes, ..point(0) }).unwrap();
+        let again = open(&medium, Durability::Visible);
+        assert_eq!(again.heard().map(|heard| heard.written_bytes), Some(written_bytes));
+        assert_eq!(again.point(), Some(&point(1)));
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(8))]
+
+    /// Long change sets are read again to be applied, in pieces; what is left is the same as of a short one.
+    #[test]
+    fn long_and_short_change_sets_are_applied_alike(
+        writes in proptest::collection::vec((0..3_u64 << 20, 1..700_000_usize, any::<u8>()), 1..40),
+        is_cut in any::<bool>(),
+    ) {
+        let size_bytes = 4_u64 << 20;
+        let staging = staging_bytes(size_bytes, 40 * 700_000);
+        let medium = Memory::anonymous(size_bytes + staging).unwrap();
+        let apart = Apart { medium: &medium, size_bytes };
+        let mut follower = Follower::open(apart, staging, size_bytes).unwrap();
+        let (mut set, mut expected) = (ChangeSet::new(), vec![0; size_bytes as usize]);
+        for (offset, len_bytes, byte) in writes {
+            let bytes = vec![byte; len_bytes];
+            prop_assert_eq!(follower.add(&mut set, offset, &bytes).unwrap(), Ok(()));
+            expected[offset as usize..][..len_bytes].copy_from_slice(&bytes);
+        }
+        if is_cut {
+            // All but the numbers and the data.
+            follower.write_out(&mut set).unwrap();
+            let header = ChangeSetHeader { number: 1, body_bytes: set.body_bytes, body_crc: set.crc };
+            follower.memory().write_staging(FRAME, &header.to_bytes()).unwrap();
+            follower.memory().set_staging(STAGED, 1).unwrap();
+            let apart = Apart { medium: &medium, size_bytes };
+            prop_assert_eq!(Follower::open(apart, staging, size_bytes).unwrap().applied(), Some(1));
+        } else {
+            follower.commit(set, &point(1)).unwrap();
+        }
+        let mut found = vec![0; size_bytes as usize];
+        medium.read(0, &mut found).unwrap();
+        prop_assert!(found == expected);
+    }
+}
+
+/// As [`OnMedium`], for data of any size.
+struct Apart<'m> {
+    medium: &'m dyn Medium,
+    size_bytes: u64,
+}
+
+impl FollowerMemory for Apart<'_> {
+    type Error = MemError;
+
+    fn write_staging(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError> {
+        self.medium.store(self.size_bytes + offset, bytes)
+    }
+
+    fn set_staging(&self, offset: u64, number: u64) -> Result<(), MemError> {
+        self.medium.atomic_store(self.size_bytes + offset, number)
+    }
+
+    fn flush_staging(&self) -> Result<(), MemError> {
+        Ok(())
+    }
+
+    fn read_staging(&self, offset: u64, into: &mut [u8]) -> Result<(), MemError> {
+        self.medium.read(self.size_bytes + offset, into)
+    }
+
+    fn write_data(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError> {
+        self.medium.store(offset, bytes)
+    }
+
+    fn flush_data(&self) -> Result<(), MemError> {
+        Ok(())
+    }
+}

@@ -1,0 +1,406 @@
+//! What an asynchronous member has yet to be sent, bounded: decided without input or output.
+//!
+//! Each write is kept from when it was posted on the members in sync. A consistency point makes those before it ready to be sent, once
+//! they are durable there. Where more is kept than the bound allows, either those who write wait, or all of it is dropped and only the pages are
+//! remembered.
+
+use std::{
+    collections::VecDeque,
+    ops::Range,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use parking_lot::{Condvar, Mutex};
+use pmof_control::ConsistencyPoint;
+
+use crate::{
+    member::{Atomicity, Written},
+    pages::PageMap,
+};
+
+#[cfg(test)]
+mod tests;
+
+/// What happens where an asynchronous member has as much to be sent as it may.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum AtLagBound {
+    /// What it has yet to be sent is dropped, and later copied from the members in sync. It stays at its point until then. Nobody waits.
+    #[default]
+    FallBehind,
+    /// Those who write wait until it has been sent enough, as long as it is connected.
+    Wait,
+}
+
+/// How far an asynchronous member may lag.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LagBound {
+    pub(crate) bytes: u64,
+    pub(crate) age: Duration,
+    pub(crate) then: AtLagBound,
+    /// How often a point is made by itself; `None`: only the program makes points.
+    pub(crate) interval: Option<Duration>,
+}
+
+/// One write.
+#[derive(Clone, Debug)]
+pub(crate) struct Entry {
+    pub(crate) offset: u64,
+    pub(crate) bytes: Arc<[u8]>,
+    at: Instant,
+}
+
+impl Entry {
+    pub(crate) fn range(&self) -> Range<u64> {
+        self.offset..self.offset + self.bytes.len() as u64
+    }
+}
+
+/// Up to where writes have been kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Boundary {
+    session: u64,
+    /// Writes before it.
+    end: u64,
+    /// What has to be durable for it; `None`: all that anybody has written.
+    pub(crate) written: Option<Written>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Mode {
+    /// Nothing is kept: the member is not connected.
+    #[default]
+    Off,
+    Kept,
+    /// The member has fallen behind: pages are remembered.
+    Dropped,
+}
+
+/// What there is to do for a member.
+#[derive(Debug)]
+pub(crate) enum Due {
+    /// These writes, which lead to a point.
+    Send(Vec<Entry>, ConsistencyPoint),
+    /// It has fallen behind: it is to be sent pages.
+    Copy,
+    /// There are writes, and no point yet that is behind them.
+    Point,
+    /// Nothing, for as long as was waited.
+    Nothing,
+    /// The pool is being closed, or the member was removed.
+    Ended,
+}
+
+/// How far a member lags.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Lag {
+    /// Bytes of the writes that it has yet to be sent; where it fell behind, of their pages.
+    pub(crate) bytes: u64,
+    /// How long ago the oldest of them was written.
+    pub(crate) age: Duration,
+}
+
+#[derive(Debug)]
+pub(crate) struct Outbox {
+    bound: LagBound,
+    size_bytes: u64,
+    kept: Mutex<Kept>,
+    /// There is something to do for the member.
+    due: Condvar,
+    /// There is room for writes.
+    room: Condvar,
+}
+
+#[derive(Debug)]
+struct Kept {
+    mode: Mode,
+    /// One more each time that writes are kept anew.
+    session: u64,
+    entries: VecDeque<Entry>,
+    /// Writes kept since the beginning, those that were taken included.
+    end: u64,
+    /// Points, and how many writes are before each.
+    points: VecDeque<(u64, ConsistencyPoint)>,
+    /// Bytes of the writes that are kept, and of those that were taken and are not applied yet.
+    bytes: u64,
+    taken_bytes: u64,
+    /// Bytes of the pages that it is sent besides, at most.
+    copied_bytes: u64,
+    /// Bytes that those who write now have room for.
+    reserved: u64,
+    /// The oldest write that is not applied.
+    oldest: Option<Instant>,
+    oldest_taken: Option<Instant>,
+    /// What is not known to be durable on the members in sync.
+    unsettled: Written,
+    /// The next point needs all to be durable: the member is sent pages.
+    needs_everything: bool,
+    missing: PageMap,
+    has_ended: bool,
+}
+
+/// Room for a write, which is given back when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Room {
+    outbox: Arc<Outbox>,
+    bytes: u64,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        let mut kept = self.outbox.kept.lock();
+        kept.reserved = kept.reserved.saturating_sub(self.bytes);
+        drop(kept);
+        self.outbox.room.notify_all();
+    }
+}
+
+impl Kept {
+    fn lag_bytes(&self) -> u64 {
+        self.bytes + self.taken_bytes
+    }
+
+    fn oldest(&self) -> Option<Instant> {
+        self.oldest_taken.or(self.oldest)
+    }
+
+    fn take(&mut self, count: usize) -> Vec<Entry> {
+        let taken: Vec<_> = self.entries.drain(..count).collect();
+        let bytes = taken.iter().map(|entry| entry.bytes.len() as u64).sum::<u64>();
+        (self.bytes, self.taken_bytes) = (self.bytes - bytes, self.taken_bytes + bytes);
+        self.oldest_taken = self.oldest_taken.or(taken.first().map(|entry| entry.at));
+        self.oldest = self.entries.front().map(|entry| entry.at);
+        taken
+    }
+
+    /// Drops what is kept, and remembers the pages.
+    fn drop_all(&mut self) {
+        for entry in std::mem::take(&mut self.entries) {
+            self.missing.mark(entry.range());
+        }
+        self.points.clear();
+        (self.mode, self.bytes, self.unsettled) = (Mode::Dropped, 0, Written::default());
+    }
+}
+
+impl Outbox {
+    /// Of a pool of this size.
+    pub(crate) fn new(bound: LagBound, size_bytes: u64) -> Self {
+        let kept = Kept {
+            mode: Mode::Off,
+            session: 0,
+            entries: VecDeque::new(),
+            end: 0,
+            points: VecDeque::new(),
+            bytes: 0,
+            taken_bytes: 0,
+            copied_bytes: 0,
+            reserved: 0,
+            oldest: None,
+            oldest_taken: None,
+            unsettled: Written::default(),
+            needs_everything: false,
+            missing: PageMap::new(size_bytes),
+            has_ended: false,
+        };
+        Self { bound, size_bytes, kept: Mutex::new(kept), due: Condvar::new(), room: Condvar::new() }
+    }
+
+    /// Waits for room for a write of so many bytes, where those who write wait for this member. `None`: nobody does.
+    pub(crate) fn wait_for_room(self: &Arc<Self>, len_bytes: u64) -> Option<Room> {
+        if self.bound.then != AtLagBound::Wait || len_bytes > self.bound.bytes {
+            return None;
+        }
+        let mut kept = self.kept.lock();
+        loop {
+            if kept.mode != Mode::Kept || kept.has_ended {
+                return None;
+            }
+            let is_old = kept.oldest().is_some_and(|oldest| oldest.elapsed() >= self.bound.age);
+            if kept.lag_bytes() + kept.reserved + len_bytes <= self.bound.bytes && !is_old {
+                kept.reserved += len_bytes;
+                return Some(Room { outbox: Arc::clone(self), bytes: len_bytes });
+            }
+            if self.bound.interval.is_none() && kept.points.is_empty() && kept.taken_bytes == 0 {
+                // The point that would make room is the program's, which would wait here.
+                kept.drop_all();
+                self.due.notify_all();
+                return None;
+            }
+            self.due.notify_all();
+            self.room.wait(&mut kept);
+        }
+    }
+
+    /// Keeps a write that was posted.
+    pub(crate) fn keep(&self, offset: u64, bytes: &Arc<[u8]>, atomicity: Atomicity) {
+        let mut kept = self.kept.lock();
+        let len_bytes = bytes.len() as u64;
+        let range = offset..offset + len_bytes;
+        match kept.mode {
+            Mode::Off => {}
+            Mode::Dropped => kept.missing.mark(range),
+            Mode::Kept if kept.lag_bytes() + len_bytes > self.bound.bytes => {
+                kept.drop_all();
+                kept.missing.mark(range);
+                self.due.notify_all();
+                self.room.notify_all();
+            }
+            Mode::Kept => {
+                let at = Instant::now();
+                kept.entries.push_back(Entry { offset, bytes: Arc::clone(bytes), at });
+                kept.oldest.get_or_insert(at);
+                kept.unsettled.add(atomicity, (range.start, range.end));
+                (kept.end, kept.bytes) = (kept.end + 1, kept.bytes + len_bytes);
+                // Well before the bound, so that nobody has to wait for a point.
+                if kept.bytes >= self.bound.bytes / 2 {
+                    self.due.notify_all();
+                }
+            }
+        }
+    }
+
+    /// A part of a range may have been written, and nobody knows which.
+    pub(crate) fn lose_track(&self, range: &Range<u64>) {
+        let mut kept = self.kept.lock();
+        if kept.mode != Mode::Off {
+            kept.drop_all();
+            kept.missing.mark(range.clone());
+            self.due.notify_all();
+            self.room.notify_all();
+        }
+    }
+
+    pub(crate) fn is_off(&self) -> bool {
+        self.kept.lock().mode == Mode::Off
+    }
+
+    /// Keeps what is written from now on, for a member that is sent pages besides: those that were written since it fell behind, which this returns.
+    pub(crate) fn begin(&self) -> PageMap {
+        let mut kept = self.kept.lock();
+        kept.drop_all();
+        let missing = std::mem::replace(&mut kept.missing, PageMap::new(self.size_bytes));
+        (kept.mode, kept.session, kept.needs_everything) = (Mode::Kept, kept.session + 1, true);
+        (kept.oldest_taken, kept.oldest, kept.taken_bytes) = (kept.oldest(), None, 0);
+        missing
+    }
+
+    /// So many bytes of pages are sent to it.
+    pub(crate) fn copies(&self, bytes: u64) {
+        self.kept.lock().copied_bytes = bytes;
+    }
+
+    /// The member is not connected any more.
+    pub(crate) fn switch_off(&self) {
+        let mut kept = self.kept.lock();
+        kept.drop_all();
+        kept.missing.clear();
+        (kept.mode, kept.needs_everything, kept.copied_bytes) = (Mode::Off, false, 0);
+        (kept.oldest, kept.oldest_taken, kept.taken_bytes) = (None, None, 0);
+        drop(kept);
+        self.room.notify_all();
+    }
+
+    /// Nothing is sent any more.
+    pub(crate) fn end(&self) {
+        self.kept.lock().has_ended = true;
+        self.due.notify_all();
+        self.room.notify_all();
+    }
+
+    /// Where a point is that is made now.
+    pub(crate) fn boundary(&self) -> Option<Boundary> {
+        let kept = self.kept.lock();
+        let written = (!kept.needs_everything).then_some(kept.unsettled);
+        (kept.mode == Mode::Kept).then_some(Boundary { session: kept.session, end: kept.end, written })
+    }
+
+    /// What was written before a point is durable on the members in sync.
+    pub(crate) fn reach(&self, boundary: Boundary, point: &ConsistencyPoint) {
+        let mut kept = self.kept.lock();
+        if kept.mode != Mode::Kept || boundary.session != kept.session {
+            return;
+        }
+        if boundary.end == kept.end {
+            kept.unsettled = Written::default();
+        }
+        kept.points.push_back((boundary.end, point.clone()));
+        self.due.notify_all();
+    }
+
+    /// Takes all writes that are kept, whatever points there are: they are sent with pages. `None`: the member has fallen behind again.
+    pub(crate) fn take_all(&self) -> Option<Vec<Entry>> {
+        let mut kept = self.kept.lock();
+        (kept.mode == Mode::Kept).then(|| {
+            let count = kept.entries.len();
+            kept.take(count)
+        })
+    }
+
+    /// Takes the writes before the last point, and the point. `None`: it has fallen behind again.
+    pub(crate) fn take_to_point(&self) -> Option<(Vec<Entry>, ConsistencyPoint)> {
+        let mut kept = self.kept.lock();
+        let (end, point) = kept.points.pop_back().filter(|_| kept.mode == Mode::Kept)?;
+        kept.points.clear();
+        let behind = (kept.end - end) as usize;
+        let count = kept.entries.len().saturating_sub(behind);
+        Some((kept.take(count), point))
+    }
+
+    /// The member has applied what was taken.
+    pub(crate) fn applied(&self) {
+        let mut kept = self.kept.lock();
+        (kept.taken_bytes, kept.oldest_taken) = (0, None);
+        (kept.needs_everything, kept.copied_bytes) = (false, 0);
+        drop(kept);
+        self.room.notify_all();
+    }
+
+    /// Waits for something to do, for so long at most.
+    pub(crate) fn wait(&self, limit: Duration) -> Due {
+        let until = Instant::now() + limit;
+        let mut kept = self.kept.lock();
+        loop {
+            if kept.has_ended {
+                return Due::Ended;
+            }
+            if kept.mode == Mode::Dropped {
+                return Due::Copy;
+            }
+            if !kept.points.is_empty() {
+                drop(kept);
+                return self.take_to_point().map_or(Due::Nothing, |(entries, point)| Due::Send(entries, point));
+            }
+            let now = Instant::now();
+            // Soon enough for the member to be sent it before the bound.
+            let interval = self.bound.interval.map(|interval| interval.min(self.bound.age / 2));
+            let at = interval.and_then(|interval| Some(kept.oldest? + interval));
+            let is_full = interval.is_some() && kept.bytes >= self.bound.bytes / 2;
+            if is_full || at.is_some_and(|at| at <= now) {
+                return Due::Point;
+            }
+            if now >= until {
+                return Due::Nothing;
+            }
+            self.due.wait_until(&mut kept, at.map_or(until, |at| at.min(until)));
+        }
+    }
+
+    /// Whether the member has been sent and has applied all that was written.
+    pub(crate) fn is_sent(&self) -> bool {
+        let kept = self.kept.lock();
+        kept.mode == Mode::Off || (kept.mode == Mode::Kept && kept.lag_bytes() == 0 && kept.points.is_empty())
+    }
+
+    /// How far the member lags, as long as it is connected.
+    pub(crate) fn lag(&self) -> Option<Lag> {
+        let kept = self.kept.lock();
+        let bytes = match kept.mode {
+            Mode::Off => return None,
+            Mode::Kept => kept.lag_bytes() + kept.copied_bytes,
+            Mode::Dropped => kept.missing.count_bytes() + kept.taken_bytes,
+        };
+        Some(Lag { bytes, age: kept.oldest().map_or(Duration::ZERO, |oldest| oldest.elapsed()) })
+    }
+}

@@ -1,0 +1,262 @@
+use std::thread;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::pages::PAGE_BYTES;
+
+const SIZE_BYTES: u64 = 8 * PAGE_BYTES;
+const LONG: Duration = Duration::from_secs(3600);
+
+fn bound(bytes: u64, then: AtLagBound) -> LagBound {
+    LagBound { bytes, age: Duration::MAX, then, interval: Some(LONG) }
+}
+
+fn outbox(bytes: u64, then: AtLagBound) -> Arc<Outbox> {
+    let outbox = Outbox::new(bound(bytes, then), SIZE_BYTES);
+    assert!(outbox.begin().is_empty());
+    outbox.applied();
+    Arc::new(outbox)
+}
+
+fn keep(outbox: &Outbox, offset: u64, len_bytes: usize) {
+    outbox.keep(offset, &vec![1; len_bytes].into(), Atomicity::Relaxed);
+}
+
+fn reach(outbox: &Outbox, number: u64) {
+    if let Some(boundary) = outbox.boundary() {
+        outbox.reach(boundary, &ConsistencyPoint { number, ..ConsistencyPoint::default() });
+    }
+}
+
+/// What is done with a pool and its member, step by step.
+#[derive(Clone, Debug)]
+enum Step {
+    Write {
+        offset: u64,
+        len_bytes: usize,
+        byte: u8,
+    },
+    Point,
+    /// A point is announced, and its flush fails or comes late.
+    Boundary,
+    Reach,
+    Member,
+    Cut,
+}
+
+fn any_step() -> impl Strategy<Value = Step> {
+    let write = (0..SIZE_BYTES - 3000, 1..3000_usize, 1..255_u8);
+    prop_oneof![
+        6 => write.prop_map(|(offset, len_bytes, byte)| Step::Write { offset, len_bytes, byte }),
+        2 => Just(Step::Point),
+        1 => Just(Step::Boundary),
+        1 => Just(Step::Reach),
+        4 => Just(Step::Member),
+        1 => Just(Step::Cut),
+    ]
+}
+
+type Writes = Vec<(u64, Vec<u8>)>;
+
+/// A pool, and a member that follows it by an outbox.
+struct Model {
+    outbox: Arc<Outbox>,
+    pool: Vec<u8>,
+    /// What the pool held at each point.
+    points: Vec<Vec<u8>>,
+    member: Vec<u8>,
+    /// A copy under way: what has yet to be read, and what was staged.
+    copying: Option<(PageMap, PageMap, Writes)>,
+    pending: Option<(Boundary, u64)>,
+}
+
+impl Model {
+    fn step(&mut self, step: &Step) {
+        match step {
+            Step::Write { offset, len_bytes, byte } => {
+                self.pool[*offset as usize..][..*len_bytes].fill(*byte);
+                self.outbox.keep(*offset, &vec![*byte; *len_bytes].into(), Atomicity::Relaxed);
+            }
+            Step::Point => {
+                self.points.push(self.pool.clone());
+                reach(&self.outbox, self.points.len() as u64 - 1);
+            }
+            Step::Boundary => {
+                self.points.push(self.pool.clone());
+                self.pending = self.outbox.boundary().map(|boundary| (boundary, self.points.len() as u64 - 1));
+            }
+            // Points are made one after the other.
+            Step::Reach => {
+                let last = self.points.len() as u64 - 1;
+                if let Some((boundary, number)) = self.pending.take().filter(|(_, number)| *number == last) {
+                    self.outbox.reach(boundary, &ConsistencyPoint { number, ..ConsistencyPoint::default() });
+                }
+            }
+            Step::Member if self.copying.is_some() => self.copy(),
+            Step::Member => self.send(),
+            Step::Cut => {
+                self.outbox.switch_off();
+                self.begin(PageMap::full(SIZE_BYTES));
+            }
+        }
+    }
+
+    fn begin(&mut self, missing: PageMap) {
+        missing.add(&self.outbox.begin());
+        let left = PageMap::new(SIZE_BYTES);
+        left.add(&missing);
+        self.copying = Some((missing, left, Vec::new()));
+    }
+
+    fn send(&mut self) {
+        match self.outbox.wait(Duration::ZERO) {
+            Due::Copy => self.begin(PageMap::new(SIZE_BYTES)),
+            Due::Send(entries, point) => {
+                let writes = entries.iter().map(|entry| (entry.offset, entry.bytes.to_vec())).collect();
+                self.commit(writes, &point);
+            }
+            Due::Point | Due::Nothing | Due::Ended => {}
+        }
+    }
+
+    /// Copies a page, or ends.
+    fn copy(&mut self) {
+        let (missing, left, mut staged) = self.copying.take().unwrap();
+        let taken = self.outbox.take_all();
+        let Some(entries) = taken else {
+            for (offset, bytes) in staged {
+                missing.mark(offset..offset + bytes.len() as u64);
+            }
+            return self.begin(missing);
+        };
+        staged.extend(entries.iter().map(|entry| (entry.offset, entry.bytes.to_vec())));
+        if let Some(range) = left.take(0, PAGE_BYTES) {
+            staged.push((range.start, self.pool[range.start as usize..range.end as usize].to_vec()));
+            self.copying = Some((missing, left, staged));
+            return;
+        }
+        self.points.push(self.pool.clone());
+        reach(&self.outbox, self.points.len() as u64 - 1);
+        let (entries, point) = self.outbox.take_to_point().expect("nothing was written meanwhile");
+        staged.extend(entries.iter().map(|entry| (entry.offset, entry.bytes.to_vec())));
+        self.commit(staged, &point);
+    }
+
+    fn commit(&mut self, writes: Writes, point: &ConsistencyPoint) {
+        for (offset, bytes) in writes {
+            self.member[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+        }
+        self.outbox.applied();
+        assert!(self.member == self.points[point.number as usize], "the member is not at point {}", point.number);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    /// Whenever a member has applied something, it is what the pool was at that point: whatever was dropped, cut off and copied before.
+    #[test]
+    fn a_member_is_always_at_a_point(steps in proptest::collection::vec(any_step(), 1..120), bytes in 4000..40_000_u64) {
+        let outbox = outbox(bytes, AtLagBound::FallBehind);
+        let empty = vec![0; SIZE_BYTES as usize];
+        let (pool, points, member) = (empty.clone(), vec![empty.clone()], empty);
+        let mut model = Model { outbox, pool, points, member, copying: None, pending: None };
+        for step in &steps {
+            model.step(step);
+            let lag = model.outbox.lag().unwrap();
+            let is_kept = model.outbox.boundary().is_some();
+            prop_assert!(!is_kept || lag.bytes <= bytes, "{lag:?}");
+        }
+        // In the end it comes to the end.
+        for _ in 0..40 {
+            model.step(&Step::Member);
+        }
+        model.step(&Step::Point);
+        model.step(&Step::Member);
+        model.step(&Step::Member);
+        prop_assert!(model.member == model.pool);
+        prop_assert!(model.outbox.is_sent());
+    }
+}
+
+#[test]
+fn a_point_of_before_the_member_fell_behind_is_none() {
+    let outbox = outbox(100, AtLagBound::FallBehind);
+    keep(&outbox, 0, 50);
+    let boundary = outbox.boundary().unwrap();
+    keep(&outbox, 50, 60);
+    assert!(matches!(outbox.wait(Duration::ZERO), Due::Copy));
+    assert_eq!(outbox.begin().count_bytes(), PAGE_BYTES);
+    outbox.reach(boundary, &ConsistencyPoint::default());
+    assert!(outbox.take_to_point().is_none());
+}
+
+#[test]
+fn room_is_waited_for_until_the_member_has_applied() {
+    let outbox = outbox(100, AtLagBound::Wait);
+    let room = outbox.wait_for_room(80).unwrap();
+    keep(&outbox, 0, 80);
+    drop(room);
+    assert!(matches!(outbox.wait(LONG), Due::Point));
+    reach(&outbox, 1);
+    let Due::Send(entries, _) = outbox.wait(LONG) else { panic!("nothing to send") };
+    assert_eq!((entries.len(), outbox.lag().map(|lag| lag.bytes)), (1, Some(80)));
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| outbox.wait_for_room(30).is_some());
+        outbox.applied();
+        assert!(writer.join().unwrap());
+    });
+    // What is reserved counts.
+    let rooms: Vec<_> = (0..2).filter_map(|_| outbox.wait_for_room(50)).collect();
+    assert_eq!(rooms.len(), 2);
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| outbox.wait_for_room(1).is_some());
+        drop(rooms);
+        assert!(writer.join().unwrap());
+    });
+    // Nobody waits for more than there may be, nor for a member that is not connected.
+    assert!(outbox.wait_for_room(101).is_none());
+    outbox.switch_off();
+    assert!(outbox.wait_for_room(100).is_none());
+}
+
+#[test]
+fn those_who_make_the_points_do_not_wait_for_one() {
+    let bound = LagBound { interval: None, ..bound(100, AtLagBound::Wait) };
+    let outbox = Arc::new(Outbox::new(bound, SIZE_BYTES));
+    outbox.begin();
+    outbox.applied();
+    keep(&outbox, 0, 80);
+    assert!(outbox.wait_for_room(30).is_none());
+    assert!(matches!(outbox.wait(Duration::ZERO), Due::Copy));
+}
+
+#[test]
+fn those_who_write_wait_for_a_member_that_is_late() {
+    let bound = LagBound { age: Duration::from_nanos(1), ..bound(100, AtLagBound::Wait) };
+    let outbox = Arc::new(Outbox::new(bound, SIZE_BYTES));
+    outbox.begin();
+    outbox.applied();
+    keep(&outbox, 0, 1);
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| outbox.wait_for_room(1).is_some());
+        reach(&outbox, 1);
+        assert!(outbox.take_to_point().is_some());
+        outbox.applied();
+        assert!(writer.join().unwrap());
+    });
+}
+
+#[test]
+fn the_end_wakes_everybody() {
+    let outbox = outbox(10, AtLagBound::Wait);
+    let room = outbox.wait_for_room(10);
+    thread::scope(|scope| {
+        let writer = scope.spawn(|| outbox.wait_for_room(1).is_none());
+        let member = scope.spawn(|| matches!(outbox.wait(LONG), Due::Ended));
+        outbox.end();
+        assert!(writer.join().unwrap() && member.join().unwrap());
+    });
+    drop(room);
+}

@@ -1,0 +1,412 @@
+//! Asynchronous members: they follow the pool from afar, at consistency points of its writer, and no persist waits for them.
+//!
+//! Each has a thread of its own, which connects to it, makes it equal to the members in sync at some point, and then sends it what is written
+//! up to each next point. What is to be sent is kept in `outbox.rs`, what the member keeps is decided in `follower.rs`.
+
+use std::{
+    ops::Range,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use parking_lot::{Condvar, Mutex, RwLock};
+use pmof_access::{Durability, Medium};
+use pmof_control::{ConsistencyPoint, RosterMember};
+use smallvec::SmallVec;
+use uuid::Uuid;
+
+use super::{Pool, Shared, events::Event, opened::Identity, opened::place};
+use crate::{
+    PoolError, PoolUrl, Receipt, ReplicaError, ReplicaPlace,
+    member::{Atomicity, Source, Written},
+    outbox::{Lag, LagBound, Outbox, Room},
+    peers::Peers,
+    reach::Reach,
+};
+
+mod attach;
+mod send;
+
+pub(super) use attach::{Attached, check_staging_name, of_staging, open_staging, staging_options};
+
+/// Time between two tries to connect to a member: doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The same of one that is not the member that it was.
+const REJECTED_PAUSE: Duration = Duration::from_secs(30);
+
+/// How often it is looked whether all was sent, when the pool is closed.
+const SENT_LOOK: Duration = Duration::from_millis(2);
+
+/// Where an asynchronous member is in its life.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum AsynchronousState {
+    /// It is sent what is written up to each consistency point.
+    Following,
+    /// It is at its point while what it lacks is copied beside its data; that is applied as a whole.
+    Copying,
+    /// It is not connected: it is tried again and again. It is at its point meanwhile.
+    Lost(Arc<ReplicaError>),
+    /// It is being connected to for the first time.
+    Connecting,
+}
+
+/// An asynchronous member of an open pool.
+#[derive(Clone, Debug)]
+pub struct AsynchronousStatus {
+    /// Which of the pool's replicas it is.
+    pub index: u16,
+    /// Where it lies.
+    pub replica: Arc<ReplicaPlace>,
+    /// Where it is in its life.
+    pub state: AsynchronousState,
+    /// The point that it is at, where this writer knows it. Of a new one there is none.
+    pub point: Option<ConsistencyPoint>,
+    /// Bytes that were written and that it does not have, at most. `None`: it is not connected, and was at no point of this writer yet.
+    pub lag_bytes: Option<u64>,
+    /// How long ago the oldest of them was written, at most. `None`: as above.
+    pub lag: Option<Duration>,
+}
+
+/// The asynchronous members of an open pool.
+#[derive(Debug)]
+pub(super) struct Followers {
+    bound: LagBound,
+    reach: Reach,
+    peers: Mutex<Peers>,
+    identity: Identity,
+    require: Durability,
+    /// The opening in which the pool is written here.
+    opening: u64,
+    list: RwLock<Vec<Arc<Following>>>,
+    is_any: AtomicBool,
+    /// Bytes written since the pool was opened.
+    written_bytes: AtomicU64,
+    /// Held by whoever makes a point.
+    pointing: Mutex<()>,
+    stopping: Mutex<bool>,
+    stopped: Condvar,
+}
+
+/// One of them.
+#[derive(Debug)]
+struct Following {
+    index: u16,
+    of_roster: RosterMember,
+    url: Arc<PoolUrl>,
+    place: Arc<ReplicaPlace>,
+    outbox: Arc<Outbox>,
+    told: Mutex<Told>,
+}
+
+#[derive(Debug)]
+struct Told {
+    state: AsynchronousState,
+    /// The epoch that this writer has told it of.
+    epoch: Option<Uuid>,
+    point: Option<ConsistencyPoint>,
+}
+
+/// Room for a write at each member that those who write wait for.
+pub(super) type Rooms = SmallVec<[Room; 2]>;
+
+/// Why a member is not followed up any more.
+#[derive(Debug)]
+enum Stop {
+    /// The pool is being closed, or the member was removed.
+    Ended,
+    /// Not the member failed, but the pool: too few of those that count are left, or one was lost meanwhile.
+    Later,
+    /// It may come back.
+    Lost(Arc<ReplicaError>),
+    /// It is not the member that it was.
+    Rejected(ReplicaError),
+}
+
+impl From<Arc<ReplicaError>> for Stop {
+    fn from(why: Arc<ReplicaError>) -> Self {
+        Self::Lost(why)
+    }
+}
+
+impl Followers {
+    /// `opening`: that in which the pool is written here.
+    pub(super) fn new(bound: LagBound, reach: Reach, identity: Identity, require: Durability, opening: u64) -> Self {
+        Self {
+            bound,
+            peers: Mutex::new(reach.peers()),
+            reach,
+            identity,
+            require,
+            opening,
+            list: RwLock::default(),
+            is_any: AtomicBool::new(false),
+            written_bytes: AtomicU64::new(0),
+            pointing: Mutex::default(),
+            stopping: Mutex::new(false),
+            stopped: Condvar::new(),
+        }
+    }
+
+    pub(super) fn bound(&self) -> &LagBound {
+        &self.bound
+    }
+
+    pub(super) fn reach(&self) -> &Reach {
+        &self.reach
+    }
+
+    /// Has a member be followed up from now on.
+    pub(super) fn start(self: &Arc<Self>, pool: &Arc<Shared>, of_roster: &RosterMember) {
+        let Ok(url) = of_roster.url.parse::<PoolUrl>() else {
+            log::error!("the address of asynchronous member {} is not understood: {}", of_roster.index, of_roster.url);
+            return;
+        };
+        let url = Arc::new(url);
+        let following = Arc::new(Following {
+            index: of_roster.index,
+            of_roster: of_roster.clone(),
+            place: place(&url),
+            url,
+            outbox: Arc::new(Outbox::new(self.bound, self.identity.size_bytes)),
+            told: Mutex::new(Told { state: AsynchronousState::Connecting, epoch: None, point: None }),
+        });
+        self.list.write().push(Arc::clone(&following));
+        self.is_any.store(true, Ordering::Release);
+        let (followers, pool) = (Arc::clone(self), Arc::downgrade(pool));
+        let run = move || followers.run(&pool, &following);
+        if let Err(error) = thread::Builder::new().name("pmof-pool-follow".to_owned()).spawn(run) {
+            log::error!("no thread for asynchronous member {} could be started: {error}", of_roster.index);
+        }
+    }
+
+    /// The member of this index is none any more.
+    pub(super) fn remove(&self, index: u16) {
+        let mut list = self.list.write();
+        list.retain(|following| {
+            let stays = following.index != index;
+            if !stays {
+                following.outbox.end();
+            }
+            stays
+        });
+        self.is_any.store(!list.is_empty(), Ordering::Release);
+    }
+
+    /// Waits for room for a write, where those who write wait for a member.
+    fn wait_for_room(&self, len_bytes: u64) -> Rooms {
+        if !self.is_any.load(Ordering::Acquire) {
+            return Rooms::new();
+        }
+        let list = self.list.read().clone();
+        list.iter().filter_map(|following| following.outbox.wait_for_room(len_bytes)).collect()
+    }
+
+    /// Keeps a write that was posted on the members in sync, before anybody is told so.
+    pub(super) fn keep<'b>(
+        &self,
+        range: &Range<u64>,
+        atomicity: Atomicity,
+        mirror: Option<&Arc<dyn Medium>>,
+        source: impl Fn(&Range<u64>) -> Source<'b>,
+    ) {
+        if !self.is_any.load(Ordering::Acquire) {
+            return;
+        }
+        let len_bytes = range.end - range.start;
+        self.written_bytes.fetch_add(len_bytes, Ordering::Relaxed);
+        let list = self.list.read();
+        if list.iter().all(|following| following.outbox.is_off()) {
+            return;
+        }
+        let bytes: Option<Arc<[u8]>> = match source(range) {
+            Source::Bytes(bytes) => Some(bytes.into()),
+            Source::Atomic(value) => Some(value.to_le_bytes().to_vec().into()),
+            Source::Mirror => mirror.and_then(|mirror| {
+                let mut bytes = vec![0; len_bytes as usize];
+                mirror.read(range.start, &mut bytes).is_ok().then(|| bytes.into())
+            }),
+        };
+        for following in list.iter() {
+            match &bytes {
+                Some(bytes) => following.outbox.keep(range.start, bytes, atomicity),
+                None => following.outbox.lose_track(range),
+            }
+        }
+    }
+
+    /// A part of a range may have been written.
+    pub(super) fn lose_track(&self, range: &Range<u64>) {
+        if self.is_any.load(Ordering::Acquire) {
+            self.list.read().iter().for_each(|following| following.outbox.lose_track(range));
+        }
+    }
+
+    /// How far the pool is written now.
+    fn far(&self) -> ConsistencyPoint {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        ConsistencyPoint {
+            number: 0,
+            opening: self.opening,
+            written_bytes: self.written_bytes.load(Ordering::Acquire),
+            unix_ms: since.as_millis().try_into().unwrap_or(u64::MAX),
+            name: String::new(),
+        }
+    }
+
+    pub(super) fn status(&self) -> Vec<AsynchronousStatus> {
+        let far = self.far();
+        let of = |following: &Arc<Following>| {
+            let told = following.told.lock();
+            // What is not kept for one that is away is known by how far it came.
+            let beyond = || {
+                let point = told.point.as_ref().filter(|point| point.opening == far.opening)?;
+                let bytes = far.written_bytes.saturating_sub(point.written_bytes);
+                let age = if bytes == 0 { 0 } else { far.unix_ms.saturating_sub(point.unix_ms) };
+                Some(Lag { bytes, age: Duration::from_millis(age) })
+            };
+            let lag = following.outbox.lag().or_else(beyond);
+            AsynchronousStatus {
+                index: following.index,
+                replica: Arc::clone(&following.place),
+                state: told.state.clone(),
+                point: told.point.clone(),
+                lag_bytes: lag.map(|lag: Lag| lag.bytes),
+                lag: lag.map(|lag| lag.age),
+            }
+        };
+        self.list.read().iter().map(of).collect()
+    }
+
+    /// Has the members that are connected be at the end of what was written, and ends.
+    fn finish(&self, shared: &Shared) {
+        let is_any_on = || self.list.read().iter().any(|following| !following.outbox.is_off());
+        if is_any_on() && shared.make_point("").is_ok() {
+            let began = Instant::now();
+            let is_sent = || self.list.read().iter().all(|following| following.outbox.is_sent());
+            while !is_sent() && began.elapsed() < self.reach.loss_timeout {
+                thread::sleep(SENT_LOOK);
+            }
+        }
+        self.stop();
+    }
+
+    /// Has all threads end.
+    fn stop(&self) {
+        *self.stopping.lock() = true;
+        self.stopped.notify_all();
+        self.list.read().iter().for_each(|following| following.outbox.end());
+    }
+
+    /// False: the threads are to end.
+    fn pause(&self, limit: Duration) -> bool {
+        let mut stopping = self.stopping.lock();
+        if !*stopping {
+            self.stopped.wait_for(&mut stopping, limit);
+        }
+        !*stopping
+    }
+
+    fn run(&self, pool: &Weak<Shared>, following: &Following) {
+        let (mut pause, mut is_told) = (FIRST_PAUSE, false);
+        loop {
+            let has_followed = AtomicBool::new(false);
+            let stop = self.follow(pool, following, &has_followed);
+            following.outbox.switch_off();
+            if has_followed.into_inner() {
+                (pause, is_told) = (FIRST_PAUSE, false);
+            }
+            let why = match stop {
+                Stop::Ended => return,
+                Stop::Later => None,
+                Stop::Lost(why) => Some(why),
+                Stop::Rejected(why) => {
+                    pause = REJECTED_PAUSE;
+                    Some(Arc::new(why))
+                }
+            };
+            if let Some(why) = why {
+                following.told.lock().state = AsynchronousState::Lost(Arc::clone(&why));
+                if !std::mem::replace(&mut is_told, true) {
+                    let Some(shared) = pool.upgrade() else { return };
+                    shared.events.add(Event::NotFollowing { replica: Arc::clone(&following.place), why });
+                }
+            }
+            if !self.pause(pause) || !self.has(following) {
+                return;
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE.max(pause));
+        }
+    }
+
+    fn has(&self, following: &Following) -> bool {
+        self.list.read().iter().any(|other| other.index == following.index)
+    }
+}
+
+impl Pool {
+    /// Makes all that was written before durable on all replicas in sync, as a [flush](super::Lane::flush) of everything does, and names this moment: an asynchronous member
+    /// will be at this point, or at a later one, or at an earlier one, and never between. Of a longer name 255 bytes are kept.
+    ///
+    /// The pool makes points by itself, too, unless told [otherwise](crate::PoolOptions::point_interval): moments at which it could have crashed.
+    /// What other threads write while this is called is behind the point or before it.
+    ///
+    /// # Errors
+    /// Those of [`Pending::wait`](super::Pending::wait). No point was made then.
+    pub fn consistency_point(&self, name: &str) -> Result<Receipt, PoolError> {
+        self.0.make_point(name)
+    }
+}
+
+impl Shared {
+    /// Waits for room for a write, where those who write wait for an asynchronous member. Nothing of the pool is held meanwhile.
+    pub(super) fn wait_for_room(&self, len_bytes: u64) -> Rooms {
+        self.followers.as_ref().map(|followers| followers.wait_for_room(len_bytes)).unwrap_or_default()
+    }
+
+    pub(super) fn make_point(&self, name: &str) -> Result<Receipt, PoolError> {
+        let followers = self.followers.as_deref();
+        let _pointing = followers.map(|followers| followers.pointing.lock());
+        let list = followers.map(|followers| followers.list.read().clone()).unwrap_or_default();
+        let far = followers.map(Followers::far).unwrap_or_default();
+        // Before the flush is posted: it covers what is before them, on all members that are in sync by then.
+        let boundaries: Vec<_> =
+            list.iter().filter_map(|following| Some((following, following.outbox.boundary()?))).collect();
+        let unsettled: Option<Vec<Written>> = boundaries.iter().map(|(_, boundary)| boundary.written).collect();
+        let written = unsettled.and_then(|all| all.into_iter().reduce(Written::with)).unwrap_or_default();
+        let receipt = self.writable()?.persist(written)?;
+        let point = ConsistencyPoint { name: name.to_owned(), ..far };
+        for (following, boundary) in boundaries {
+            following.outbox.reach(boundary, &point);
+        }
+        Ok(receipt)
+    }
+
+    /// Has the asynchronous members be sent what they lack, for as long as one may be silent, and nothing any more after that.
+    pub(super) fn finish_followers(&self) {
+        if let Some(followers) = &self.followers {
+            followers.finish(self);
+        }
+    }
+
+    /// Has nothing be sent to them any more.
+    pub(super) fn stop_followers(&self) {
+        if let Some(followers) = &self.followers {
+            followers.stop();
+        }
+    }
+
+    /// Has the asynchronous members be followed up that the pool's roster names.
+    pub(super) fn start_followers(self: &Arc<Self>) {
+        let Some(followers) = &self.followers else { return };
+        let Ok(open) = self.hold() else { return };
+        let roster = open.epochs.as_ref().and_then(|epochs| epochs.roster());
+        let members = roster.map(|roster| roster.members).unwrap_or_default();
+        members.iter().filter(|member| !member.counts()).for_each(|member| followers.start(self, member));
+    }
+}

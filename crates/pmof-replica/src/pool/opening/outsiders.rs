@@ -1,0 +1,43 @@
+//! Replicas of the pool that do not count when it is opened.
+
+use std::sync::Arc;
+
+use pmof_control::OpenFor;
+
+use super::{Failed, Opened, Opening, place, release};
+use crate::{PoolError, ReplicaError, electorate::Electorate};
+
+impl Opening {
+    /// Releases what is no member of the pool: one that was removed, or that was to come and never did. Where nothing else is there, whoever reads may
+    /// ask for it by number all the same.
+    pub(super) fn leave_out_non_members(&mut self, opened: &mut Vec<Opened>, electorate: &Electorate, access: OpenFor) {
+        let is_asynchronous = |opened: &Opened| electorate.is_asynchronous(opened.index, opened.replica_uuid);
+        // Its bytes are those of a point only once whatever is staged was applied.
+        let (asynchronous, others): (Vec<_>, Vec<_>) = std::mem::take(opened).into_iter().partition(is_asynchronous);
+        *opened = others;
+        for Opened { position, index, site, .. } in asynchronous {
+            release(&site);
+            self.left_out.push((position, Arc::new(ReplicaError::Asynchronous { index })));
+        }
+        let is_member = |opened: &Opened| electorate.has(opened.index, opened.replica_uuid);
+        let is_forced = access == OpenFor::Read && self.wanted.min_replicas.is_some();
+        if is_forced && !opened.iter().any(is_member) {
+            return;
+        }
+        let (members, others): (Vec<_>, Vec<_>) = std::mem::take(opened).into_iter().partition(is_member);
+        for Opened { position, index, site, .. } in others {
+            release(&site);
+            self.left_out.push((position, Arc::new(ReplicaError::NotAMember { index })));
+        }
+        *opened = members;
+    }
+
+    /// That asynchronous members answer and no others.
+    pub(super) fn asynchronous_alone(&self, opened: &[Opened], failed: &[Failed]) -> Option<PoolError> {
+        let is_asynchronous = |why: &ReplicaError| matches!(why, ReplicaError::Asynchronous { .. });
+        let alone = self.left_out.iter().find(|(_, why)| opened.is_empty() && is_asynchronous(why))?;
+        let busy = failed.iter().find(|failed| failed.error.is_busy());
+        let (replica, source) = (place(&self.urls[alone.0]), Arc::clone(&alone.1));
+        busy.is_none().then_some(PoolError::Replica { replica, source })
+    }
+}

@@ -1,0 +1,204 @@
+//! Making a pool of an asynchronous member, where those that have everything are lost for good.
+
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use pmof_control::{
+    ANCESTORS_MAX, ConsistencyPoint, Epoch, OpenFor, PoolState, Reply, Request, Role, Roster, RosterMember,
+};
+
+use super::{
+    PoolOptions,
+    epochs::give_roster,
+    followers::{Attached, open_staging, staging_options},
+    opened::{Checked, Identity, check_opened, place},
+    opening::{failed, millis},
+    rosters::read_roster,
+};
+use crate::{
+    PoolError, PoolUrl, ReplicaError, ReplicaPlace,
+    follower::Follower,
+    member::{Control, Standing},
+    roster::settled_behind,
+    site::Site,
+};
+
+/// What a pool is that was made of an asynchronous member, and what is lost.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Promotion {
+    /// The point that it is at. `None`: a medium has lost which one.
+    pub point: Option<ConsistencyPoint>,
+    /// How far its writer was when the member heard of it last.
+    pub heard: Option<ConsistencyPoint>,
+    /// When it was promoted, in milliseconds since 1970.
+    pub unix_ms: u64,
+}
+
+impl Promotion {
+    /// Bytes that the writer had written beyond the point when the member heard of it last. `None`: that is not known, since another opening of the pool wrote the point.
+    pub fn lost_bytes(&self) -> Option<u64> {
+        let (point, heard) = (self.point.as_ref()?, self.heard.as_ref()?);
+        (point.opening == heard.opening).then(|| heard.written_bytes.saturating_sub(point.written_bytes))
+    }
+
+    /// The time between the point and when the member heard of its writer last, by the writer's clock.
+    pub fn lost_time(&self) -> Option<Duration> {
+        let (point, heard) = (self.point.as_ref()?, self.heard.as_ref()?);
+        Some(Duration::from_millis(heard.unix_ms.saturating_sub(point.unix_ms)))
+    }
+
+    /// How long the writer had not been heard of. What it wrote in that time is lost, too, and nobody here knows how much that is. By two machines' clocks.
+    pub fn silent_time(&self) -> Option<Duration> {
+        Some(Duration::from_millis(self.unix_ms.saturating_sub(self.heard.as_ref()?.unix_ms)))
+    }
+}
+
+/// Why an asynchronous member was not promoted.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PromotionError {
+    /// It could not be reached or opened; or a writer has it open, and was not silent for [long enough](PoolOptions::take_over).
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// One replica is promoted at a time.
+    #[error("name the one asynchronous member that is to be promoted; {named} replicas are named")]
+    NotOne {
+        /// How many are named.
+        named: usize,
+    },
+    /// It is none.
+    #[error("{replica:#} is no asynchronous member of a pool")]
+    NotAsynchronous {
+        /// The replica.
+        replica: Arc<ReplicaPlace>,
+    },
+    /// A member that counts answers.
+    #[error(
+        "{member:#} answers, and has what the asynchronous member may lack: open the pool there; or give up what was written since the point (--force)"
+    )]
+    MemberAnswers {
+        /// The member.
+        member: Arc<ReplicaPlace>,
+    },
+    /// The member never was at any point, or a medium has damaged what it keeps.
+    #[error("{replica:#} is at no consistency point: it was not copied to the end once, or what it keeps is damaged")]
+    NoPoint {
+        /// The member.
+        replica: Arc<ReplicaPlace>,
+    },
+}
+
+/// A member that is open.
+struct Open {
+    url: Arc<PoolUrl>,
+    roster: Roster,
+    member: RosterMember,
+    state: PoolState,
+    follower: Follower<Attached>,
+}
+
+impl PoolOptions {
+    /// Makes a pool of its own of the one asynchronous member that is named, at the consistency point that it is at: for a site that has lost all members that count. It has that one
+    /// member, is closed, and is [opened](Self::open) and [extended](super::Pool::add) as any other. What was written behind the point is lost: the result says how much that is, as far as is known.
+    ///
+    /// **The former members must not be used any more**, should they come back: they are another line of the same pool. Their writer does not follow this one up again.
+    /// `is_forced`: also where one of them answers. A writer that still has the member open keeps it from being promoted, unless this is to
+    /// [take it over](Self::take_over).
+    ///
+    /// A crash in the middle leaves an asynchronous member, of which the same call makes a pool.
+    ///
+    /// # Errors
+    /// [`PromotionError`].
+    pub fn promote(&self, is_forced: bool) -> Result<Promotion, PromotionError> {
+        let urls = self.urls()?;
+        let [url] = &urls[..] else { return Err(PromotionError::NotOne { named: urls.len() }) };
+        let open = self.open_asynchronous(url, is_forced)?;
+        if open.follower.applied().is_none_or(|applied| applied == 0) {
+            return Err(PromotionError::NoPoint { replica: place(url) });
+        }
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let promotion = Promotion {
+            point: open.follower.point().cloned(),
+            heard: open.follower.heard().cloned(),
+            unix_ms: since.as_millis().try_into().unwrap_or(u64::MAX),
+        };
+        open.found_pool()?;
+        drop(open);
+        // It is of no use any more; a later addition there takes it away.
+        staging_options(&self.reach, url, self.durability()?).map(|staging| staging.remove().ok());
+        Ok(promotion)
+    }
+
+    fn open_asynchronous(&self, url: &Arc<PoolUrl>, is_forced: bool) -> Result<Open, PromotionError> {
+        let of = |error: ReplicaError| failed(url, error);
+        let require = self.durability()?;
+        let mut peers = self.reach.peers();
+        let site = self.reach.site(&mut peers, url).map_err(of)?;
+        let name = url.name.clone();
+        let request = match self.take_over_after() {
+            None => Request::Open { name, access: OpenFor::Write, require },
+            Some(silent_for) => Request::TakeOver { name, require, silent_ms: millis(silent_for), epoch: None },
+        };
+        let reply = site.ask_when_free(&request).map_err(of)?;
+        let mut identity: Option<Identity> = None;
+        let Checked { index, replica_uuid, state, reached } =
+            check_opened(reply, &site, require, OpenFor::Write, &mut identity).map_err(of)?;
+        let identity = identity.ok_or_else(|| of(ReplicaError::Unexpected))?;
+        let asked = site.send(&Request::Roster { offset: 0 }).map_err(of)?;
+        let roster = read_roster(&site, asked).map_err(of)?.unwrap_or_else(|| Roster::made(identity.replica_count));
+        let is_own = |member: &&RosterMember| member.is(index, replica_uuid) && !member.counts();
+        let Some(member) = roster.members.iter().find(is_own).cloned() else {
+            // As it was found.
+            let _ = site.ask(&Request::Close { in_order: false });
+            return Err(PromotionError::NotAsynchronous { replica: place(url) });
+        };
+        if let Some(member) = roster.counted().find_map(|member| self.answers(member, &identity)).filter(|_| !is_forced)
+        {
+            let _ = site.ask(&Request::Close { in_order: false });
+            return Err(PromotionError::MemberAnswers { member });
+        }
+        let data = reached.member(Standing::new(place(url)), site, identity.size_bytes, None).map_err(of)?;
+        let lost = |source| PoolError::Replica { replica: place(url), source };
+        let staging = open_staging(&self.reach, url, require, identity.uuid).map_err(lost)?;
+        let attached = Attached::new(data, staging);
+        let staging_bytes = attached.staging_bytes();
+        let follower = Follower::open(attached, staging_bytes, identity.size_bytes).map_err(lost)?;
+        Ok(Open { url: Arc::clone(url), roster, member, state, follower })
+    }
+
+    /// Where a member that counts is, if it answers there.
+    fn answers(&self, member: &RosterMember, identity: &Identity) -> Option<Arc<ReplicaPlace>> {
+        let url = Arc::new(member.url.parse::<PoolUrl>().ok()?);
+        let site: Site = self.reach.site(&mut self.reach.peers(), &url).ok()?;
+        match site.ask_when_free(&Request::Info { name: url.name.clone() }) {
+            Ok(Reply::Info(info)) if info.header.pool_uuid == identity.uuid => Some(place(&url)),
+            _ => None,
+        }
+    }
+}
+
+impl Open {
+    /// Has the member be the only one of its pool, and in sync. Until the last step it is an asynchronous member for whoever opens it.
+    fn found_pool(&self) -> Result<(), PromotionError> {
+        let control = self.follower.memory().data.control();
+        let lost = |source| PoolError::Replica { replica: place(&self.url), source };
+        let control: &Control = control.ok_or_else(|| lost(Arc::new(ReplicaError::Unexpected)))?;
+        let (state, index) = (&self.state, self.member.index);
+        let (epoch, opening) = (Epoch::new([index]), state.opening.saturating_add(1));
+        let ancestors = std::iter::once(state.epoch).chain(state.ancestors.iter().copied());
+        let begin = Request::Begin { opening, epoch, ancestors: ancestors.take(ANCESTORS_MAX).collect() };
+        let tell = |request: &Request, expected: &Reply| control.ask_for(request, expected).map_err(lost);
+        tell(&begin, &Reply::Begun)?;
+        tell(&Request::Confirm { epoch: epoch.id }, &Reply::Confirmed)?;
+        let member = RosterMember { role: Role::Data, ..self.member.clone() };
+        let roster = settled_behind(&self.roster, vec![member], opening);
+        if !give_roster(control, &roster) {
+            let why = control.check_in_use().err().unwrap_or_else(|| Arc::new(ReplicaError::Unexpected));
+            return Err(lost(why).into());
+        }
+        tell(&Request::Close { in_order: true }, &Reply::Closed)?;
+        Ok(())
+    }
+}
