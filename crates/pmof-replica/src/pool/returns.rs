@@ -362,6 +362,10 @@ impl Returns {
         };
         let everything = |member: &Arc<dyn Member>| member.start_flush(Flush::Everything, FlushLevel::OfPool);
         let members: Vec<_> = open.in_use().collect();
+        if members.len() < open.member_count() {
+            // One was lost since all were looked at: these pages are what it may lack.
+            return;
+        }
         let mut flushing: Flushings = members.iter().copied().map(everything).collect();
         let mut all = members.iter().zip(&mut flushing);
         if all.all(|(member, flushing)| member.finish_flush(flushing).is_some()) {
