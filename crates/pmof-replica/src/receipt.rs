@@ -93,9 +93,9 @@ impl ReplicaReceipt {
 }
 
 impl Receipt {
-    /// Whether the pool has replicas that these writes are not on.
+    /// Whether the pool has replicas that these writes are not on, or some were named that are none of it.
     pub fn is_degraded(&self) -> bool {
-        self.replicas.len() < self.made_count
+        self.replicas.len() < self.made_count || !self.missing.is_empty()
     }
 }
 

@@ -21,7 +21,7 @@ const REQUEST_ID: u32 = 1;
 
 /// How long a pool that another has open is asked for: longer than a target takes to notice that the other is gone, where its system
 /// closed the connection.
-const BUSY_WAIT: Duration = Duration::from_secs(1);
+pub(crate) const BUSY_WAIT: Duration = Duration::from_secs(1);
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
 /// How long it is asked who took a pool over.

@@ -39,10 +39,11 @@ use crate::{
     peers::Peers,
     reach::Reach,
     roster::{FoundMember, elsewhere, made, newest, noted},
-    site::{Asked, Site},
+    site::Site,
     view::{Positions, Rule},
 };
 
+pub(super) mod contention;
 mod outsiders;
 
 /// What becomes of a pool that was made here.
@@ -190,24 +191,17 @@ impl Opening {
         question: impl Fn(&PoolUrl, u16) -> Request,
     ) -> (Vec<Opened>, Vec<Failed>) {
         let sites = std::mem::take(&mut self.sites);
-        let began = Instant::now();
-        let send = |index: usize| -> (Request, Result<Asked, ReplicaError>) {
-            let (position, site) = &sites[index];
-            let request = question(&self.urls[*position], *position as u16);
-            let asked = site.send(&request);
-            (request, asked)
+        let request = |index: usize| {
+            let (position, _) = sites[index];
+            question(&self.urls[position], position as u16)
         };
-        let answer = |site: &Site, (request, asked): (Request, Result<Asked, ReplicaError>)| {
-            asked.and_then(|asked| site.answer_when_free(&request, asked, began))
+        let replies = match first {
+            Some(first) => contention::of_one_first(&sites, first, request),
+            None => contention::of_all(&sites, request).into_iter().map(Some).collect(),
         };
-        let mut of_first = first.map(|index| answer(&sites[index].1, send(index)));
-        let is_refused = matches!(&of_first, Some(reply) if !matches!(reply, Ok(Reply::Opened { .. })));
-        let asks = |index: &usize| !is_refused && Some(*index) != first;
-        let asked: Vec<_> = (0..sites.len()).map(|index| asks(&index).then(|| send(index))).collect();
         let (mut opened, mut failed) = (Vec::with_capacity(sites.len()), Vec::new());
-        for (index, ((position, site), asked)) in sites.into_iter().zip(asked).enumerate() {
-            let of_first = || of_first.take_if(|_| Some(index) == first);
-            let Some(reply) = asked.map(|asked| answer(&site, asked)).or_else(of_first) else { continue };
+        for ((position, site), reply) in sites.into_iter().zip(replies) {
+            let Some(reply) = reply else { continue };
             let is_open = matches!(reply, Ok(Reply::Opened { .. }));
             let checked = reply.and_then(|reply| check_opened(reply, &site, self.wanted.require, access, identity));
             match checked {

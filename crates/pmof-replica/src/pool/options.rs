@@ -11,7 +11,6 @@ use pmof_access::{Durability, Method, Waiting};
 use pmof_bootstrap::SshOptions;
 use pmof_control::{OpenFor, PoolInfo, PoolRefusal, REPLICAS_MAX, Reply, Request, USER_FLAGS_BYTES};
 use pmof_mem::Declaration;
-use uuid::Uuid;
 
 use super::{
     Pool,
@@ -19,7 +18,7 @@ use super::{
     follow::{READ_ATTEMPTS, READ_PAUSE, open_reading},
     format,
     members::{PoolMembers, survey},
-    opening::{New, NewNative, Opening, Wanted, failed, millis},
+    opening::{New, NewNative, Opening, Wanted, contention::chance, failed, millis},
 };
 use crate::{AtLagBound, PoolError, PoolUrl, ReplicaError, outbox::LagBound, reach::Reach};
 
@@ -33,11 +32,6 @@ const WAITING_PAUSE: Duration = Duration::from_millis(50);
 /// Bytes that an asynchronous member may lag, and how often a point is made by itself, unless told otherwise.
 const LAG_BYTES: u64 = 64 << 20;
 const POINT_INTERVAL: Duration = Duration::from_secs(1);
-
-/// Between 0 and 1, at random.
-fn chance() -> f64 {
-    f64::from(Uuid::new_v4().as_fields().0) / f64::from(u32::MAX)
-}
 
 /// What replicas are reached for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -337,11 +331,12 @@ impl PoolOptions {
         Ok(holders)
     }
 
-    /// Opens the pool for writing, or makes it of `size_bytes` zeros where no replica has it.
+    /// Opens the pool for writing, or makes it of `size_bytes` zeros where no replica has it. A pool that is there keeps its own
+    /// [size](Pool::len_bytes). Where some replicas have it and others do not, this is an opening: those that have it are opened if they are enough, and the
+    /// others are [left out](Pool::left_out).
     ///
     /// # Errors
-    /// Those of [`open`](Self::open) and [`create`](Self::create). Where some replicas have it and others do not, that of the opening: nothing
-    /// is made then. Of several programs that call this at once one makes the pool; the error of the others
+    /// Those of [`open`](Self::open) and [`create`](Self::create). Where too few have it, that of the opening: nothing is made then. Of several programs that call this at once one makes the pool; the error of the others
     /// [is busy](PoolError::is_busy).
     pub fn open_or_create(&self, size_bytes: u64) -> Result<Pool, PoolError> {
         let is = |error: &PoolError, wanted| matches!(error.replica_error(), Some(ReplicaError::Refused { refusal, .. }) if *refusal == wanted);

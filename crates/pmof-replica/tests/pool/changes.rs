@@ -19,10 +19,6 @@ fn fixed<const N: usize>() -> [Target; N] {
     std::array::from_fn(|_| Target::start_fixed())
 }
 
-fn urls<'t>(targets: impl IntoIterator<Item = &'t Target>) -> Vec<String> {
-    targets.into_iter().map(|target| target.url("orders")).collect()
-}
-
 /// Writes records again and again while something is done; each has to be acknowledged.
 fn while_written(pool: &Pool, done: impl FnOnce()) {
     let (is_done, written) = (AtomicBool::new(false), AtomicU64::new(0));

@@ -13,10 +13,6 @@ fn targets<const N: usize>() -> [Target; N] {
     std::array::from_fn(|_| Target::start())
 }
 
-fn urls(targets: &[Target]) -> Vec<String> {
-    targets.iter().map(|target| target.url("orders")).collect()
-}
-
 /// One replica, whatever the pool was made with.
 fn pool_of_one(target: &Target) -> PoolOptions {
     options([target.url("orders")]).min_replicas(1)

@@ -89,10 +89,6 @@ impl Drop for Ways {
     }
 }
 
-fn urls(targets: &[Target]) -> Vec<String> {
-    targets.iter().map(|target| target.url("orders")).collect()
-}
-
 /// A pool of three, over ways of its own, and the way to a fourth target.
 fn made(four: &[Target; 4]) -> (Pool, Arc<Ways>, String) {
     let ways = Arc::<Ways>::default();

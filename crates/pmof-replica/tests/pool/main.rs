@@ -4,6 +4,7 @@ mod asynchronous;
 mod budget;
 mod busy;
 mod changes;
+mod contention;
 mod domains;
 mod dropped;
 mod epochs;

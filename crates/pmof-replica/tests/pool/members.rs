@@ -13,10 +13,6 @@ fn fixed<const N: usize>() -> [Target; N] {
     std::array::from_fn(|_| Target::start_fixed())
 }
 
-fn urls(targets: &[Target]) -> Vec<String> {
-    targets.iter().map(|target| target.url("orders")).collect()
-}
-
 fn members(target: &Target) -> PoolMembers {
     options([target.url("orders")]).members().unwrap()
 }

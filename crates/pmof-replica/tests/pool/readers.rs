@@ -12,10 +12,6 @@ use crate::{interrupted::Ways, support::*};
 
 const POOL_BYTES: u64 = 1 << 20;
 
-fn urls<'t>(targets: impl IntoIterator<Item = &'t Target>) -> Vec<String> {
-    targets.into_iter().map(|target| target.url("orders")).collect()
-}
-
 /// Reads until something comes of it.
 #[track_caller]
 fn read_until<T>(reader: &Pool, is: impl Fn(Result<Vec<u8>, PoolError>) -> Option<T>) -> T {

@@ -16,10 +16,6 @@ fn targets<const N: usize>() -> [Target; N] {
     std::array::from_fn(|_| Target::start())
 }
 
-fn urls(targets: &[Target]) -> Vec<String> {
-    targets.iter().map(|target| target.url("orders")).collect()
-}
-
 fn contents(pool: &Pool, replica: usize) -> Vec<u8> {
     let mut bytes = vec![0; pool.len_bytes() as usize];
     pool.read_replica(replica, 0, &mut bytes).unwrap();

@@ -14,10 +14,6 @@ fn fixed<const N: usize>() -> [Target; N] {
     std::array::from_fn(|_| Target::start_fixed())
 }
 
-fn urls(targets: &[Target]) -> Vec<String> {
-    targets.iter().map(|target| target.url("orders")).collect()
-}
-
 /// Makes a pool on all targets that holds `bytes`, and closes it.
 fn make(targets: &[Target], bytes: &[u8]) {
     let pool = options(urls(targets)).create(POOL_BYTES).unwrap();

@@ -116,6 +116,11 @@ pub(crate) fn files(root: &Path) -> Vec<String> {
     names
 }
 
+/// The URLs of the tests' pool at these targets.
+pub(crate) fn urls<'t>(targets: impl IntoIterator<Item = &'t Target>) -> Vec<String> {
+    targets.into_iter().map(|target| target.url("orders")).collect()
+}
+
 /// Options for these replicas that ask for what every file gives.
 pub(crate) fn options<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> PoolOptions {
     let options = Pool::options().require(Durability::ProcessCrash);
