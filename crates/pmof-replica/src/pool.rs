@@ -28,9 +28,7 @@ use crate::{
 };
 use acknowledge::AckTerms;
 use epochs::Epochs;
-use follow::Follow;
 use followers::Followers;
-use format::Upkeep;
 use group::Group;
 use pending::Waiter;
 use returns::{Returns, Signal};
@@ -125,6 +123,12 @@ struct Facts {
     first_read: usize,
 }
 
+/// What a pool that is open for reading does before each read.
+trait BeforeRead: fmt::Debug + Send + Sync {
+    /// Has the pool be open on members that are in sync, or says why it cannot.
+    fn check(&self, pool: &Shared) -> Result<(), PoolError>;
+}
+
 /// What an open pool holds, as long as its members are the same; the end of the last closes connections and unmaps memory.
 struct Open {
     facts: Facts,
@@ -169,7 +173,7 @@ struct Shared {
     /// Of a native pool that is open for writing: brings back replicas that were lost.
     returns: Option<Arc<Returns>>,
     /// Of a native pool that is open for reading: has it be open on members in sync.
-    follow: Option<Follow>,
+    follow: Option<Box<dyn BeforeRead>>,
     /// Its asynchronous members.
     followers: Option<Arc<Followers>>,
     events: Arc<events::Log>,
@@ -253,12 +257,7 @@ impl Open {
         }
     }
 
-    fn into_pool(self, upkeep: Upkeep) -> Pool {
-        let (returns, follow) = match upkeep {
-            Upkeep::Nothing => (None, None),
-            Upkeep::Returns(returns) => (Some(returns), None),
-            Upkeep::Follow(follow) => (None, Some(follow)),
-        };
+    fn into_pool(self, returns: Option<Returns>, follow: Option<Box<dyn BeforeRead>>) -> Pool {
         let shared = Arc::new(Shared {
             followers: self.followers.clone(),
             facts: self.facts.clone(),

@@ -17,7 +17,7 @@ use pmof_control::{OpenFor, PoolName, PoolState, Reply, Request};
 use uuid::Uuid;
 
 use super::{
-    Open, Shared,
+    BeforeRead, Open, Shared,
     format::{self, Upkeep},
     opened::place,
     opening::{Opening, Wanted},
@@ -89,15 +89,9 @@ pub(super) struct Follow {
     seen: Mutex<Seen>,
 }
 
-impl Follow {
-    pub(super) fn new(wanted: Wanted, seen: Seen) -> Self {
-        // What is mapped or copied here is so once.
-        let wanted = Wanted { has_mirror: false, ..wanted };
-        Self { wanted, began: seen.asked, asked: AtomicU64::new(0), seen: Mutex::new(seen) }
-    }
-
-    /// Has the pool be open on members that were in sync a second ago.
-    pub(super) fn check(&self, shared: &Shared) -> Result<(), PoolError> {
+impl BeforeRead for Follow {
+    /// Those were in sync a second ago at most.
+    fn check(&self, shared: &Shared) -> Result<(), PoolError> {
         if self.is_fresh() {
             return Ok(());
         }
@@ -116,6 +110,14 @@ impl Follow {
         }
         self.asked.store(self.nanos(seen.asked), Ordering::Release);
         Ok(())
+    }
+}
+
+impl Follow {
+    pub(super) fn new(wanted: Wanted, seen: Seen) -> Self {
+        // What is mapped or copied here is so once.
+        let wanted = Wanted { has_mirror: false, ..wanted };
+        Self { wanted, began: seen.asked, asked: AtomicU64::new(0), seen: Mutex::new(seen) }
     }
 
     fn is_fresh(&self) -> bool {

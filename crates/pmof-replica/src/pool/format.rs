@@ -82,7 +82,12 @@ pub(super) fn open_replicas<F: Format>(format: F, existing: F::Existing) -> Resu
 }
 
 fn pool_of(replicas: impl Replicas) -> Result<Pool, PoolError> {
-    assemble(replicas).map(|(open, upkeep)| open.into_pool(upkeep))
+    let (open, upkeep) = assemble(replicas)?;
+    Ok(match upkeep {
+        Upkeep::Nothing => open.into_pool(None, None),
+        Upkeep::Returns(returns) => open.into_pool(Some(returns), None),
+        Upkeep::Follow(follow) => open.into_pool(None, Some(Box::new(follow))),
+    })
 }
 
 fn assemble(mut replicas: impl Replicas) -> Result<(Open, Upkeep), PoolError> {

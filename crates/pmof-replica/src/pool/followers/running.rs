@@ -1,0 +1,163 @@
+//! What the asynchronous members of an open pool are up to: a thread for each, and the points that the pool makes.
+
+use std::{
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+use pmof_control::{ConsistencyPoint, RosterMember};
+
+use super::{AsynchronousState, Followers, Following, Rooms, Stop, Told};
+use crate::{
+    PoolError, PoolUrl, Receipt,
+    member::Written,
+    outbox::Outbox,
+    pool::{Pool, Shared, events::Event, opened::place},
+};
+
+/// Time between two tries to connect to a member: doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_secs(2);
+/// The same of one that is not the member that it was.
+const REJECTED_PAUSE: Duration = Duration::from_secs(30);
+
+/// How often it is looked whether all was sent, when the pool is closed.
+const SENT_LOOK: Duration = Duration::from_millis(2);
+
+impl Followers {
+    /// Has a member be followed up from now on.
+    pub(in crate::pool) fn start(self: &Arc<Self>, pool: &Arc<Shared>, of_roster: &RosterMember) {
+        let Ok(url) = of_roster.url.parse::<PoolUrl>() else {
+            log::error!("the address of asynchronous member {} is not understood: {}", of_roster.index, of_roster.url);
+            return;
+        };
+        let url = Arc::new(url);
+        let following = Arc::new(Following {
+            index: of_roster.index,
+            of_roster: of_roster.clone(),
+            place: place(&url),
+            url,
+            outbox: Arc::new(Outbox::new(self.bound, self.identity.size_bytes)),
+            told: Mutex::new(Told { state: AsynchronousState::Connecting, epoch: None, point: None }),
+        });
+        self.list.write().push(Arc::clone(&following));
+        self.is_any.store(true, Ordering::Release);
+        let (followers, pool) = (Arc::clone(self), Arc::downgrade(pool));
+        let run = move || followers.run(&pool, &following);
+        if let Err(error) = thread::Builder::new().name("pmof-pool-follow".to_owned()).spawn(run) {
+            log::error!("no thread for asynchronous member {} could be started: {error}", of_roster.index);
+        }
+    }
+
+    /// Has the members that are connected be at the end of what was written, and ends.
+    fn finish(&self, shared: &Shared) {
+        let is_any_on = || self.list.read().iter().any(|following| !following.outbox.is_off());
+        if is_any_on() && shared.make_point("").is_ok() {
+            let began = Instant::now();
+            let is_sent = || self.list.read().iter().all(|following| following.outbox.is_sent());
+            while !is_sent() && began.elapsed() < self.reach.loss_timeout {
+                thread::sleep(SENT_LOOK);
+            }
+        }
+        self.stop();
+    }
+
+    fn run(&self, pool: &Weak<Shared>, following: &Following) {
+        let (mut pause, mut is_told) = (FIRST_PAUSE, false);
+        loop {
+            let has_followed = AtomicBool::new(false);
+            let stop = self.follow(pool, following, &has_followed);
+            following.outbox.switch_off();
+            if has_followed.into_inner() {
+                (pause, is_told) = (FIRST_PAUSE, false);
+            }
+            let why = match stop {
+                Stop::Ended => return,
+                Stop::Later => None,
+                Stop::Lost(why) => Some(why),
+                Stop::Rejected(why) => {
+                    pause = REJECTED_PAUSE;
+                    Some(Arc::new(why))
+                }
+            };
+            if let Some(why) = why {
+                following.told.lock().state = AsynchronousState::Lost(Arc::clone(&why));
+                if !std::mem::replace(&mut is_told, true) {
+                    let Some(shared) = pool.upgrade() else { return };
+                    shared.events.add(Event::NotFollowing { replica: Arc::clone(&following.place), why });
+                }
+            }
+            if !self.pause(pause) || !self.has(following) {
+                return;
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE.max(pause));
+        }
+    }
+}
+
+impl Pool {
+    /// Makes all that was written before durable on all replicas in sync, as a [flush](crate::Lane::flush) of everything does, and names this moment: an asynchronous member
+    /// will be at this point, or at a later one, or at an earlier one, and never between. Of a longer name 255 bytes are kept.
+    ///
+    /// The pool makes points by itself, too, unless told [otherwise](crate::PoolOptions::point_interval): moments at which it could have crashed.
+    /// What other threads write while this is called is behind the point or before it.
+    ///
+    /// # Errors
+    /// Those of [`Pending::wait`](crate::Pending::wait). No point was made then.
+    pub fn consistency_point(&self, name: &str) -> Result<Receipt, PoolError> {
+        self.0.make_point(name)
+    }
+}
+
+impl Shared {
+    /// Waits for room for a write, where those who write wait for an asynchronous member. Nothing of the pool is held meanwhile.
+    pub(in crate::pool) fn wait_for_room(&self, len_bytes: u64) -> Rooms {
+        self.followers.as_ref().map(|followers| followers.wait_for_room(len_bytes)).unwrap_or_default()
+    }
+
+    pub(in crate::pool) fn make_point(&self, name: &str) -> Result<Receipt, PoolError> {
+        let followers = self.followers.as_deref();
+        let _pointing = followers.map(|followers| followers.pointing.lock());
+        let list = followers.map(|followers| followers.list.read().clone()).unwrap_or_default();
+        let far = followers.map(Followers::far).unwrap_or_default();
+        // Before the flush is posted: it covers what is before them, on all members that are in sync by then.
+        let boundaries: Vec<_> =
+            list.iter().filter_map(|following| Some((following, following.outbox.boundary()?))).collect();
+        let unsettled: Option<Vec<Written>> = boundaries.iter().map(|(_, boundary)| boundary.written).collect();
+        let written = unsettled.and_then(|all| all.into_iter().reduce(Written::with)).unwrap_or_default();
+        let receipt = self.writable()?.persist(written)?;
+        let point = ConsistencyPoint { name: name.to_owned(), ..far };
+        for (following, boundary) in boundaries {
+            following.outbox.reach(boundary, &point);
+        }
+        Ok(receipt)
+    }
+
+    /// Has the asynchronous members be sent what they lack, for as long as one may be silent, and nothing any more after that.
+    pub(in crate::pool) fn finish_followers(&self) {
+        if let Some(followers) = &self.followers {
+            followers.finish(self);
+        }
+    }
+
+    /// Has nothing be sent to them any more.
+    pub(in crate::pool) fn stop_followers(&self) {
+        if let Some(followers) = &self.followers {
+            followers.stop();
+        }
+    }
+
+    /// Has the asynchronous members be followed up that the pool's roster names.
+    pub(in crate::pool) fn start_followers(self: &Arc<Self>) {
+        let Some(followers) = &self.followers else { return };
+        let Ok(open) = self.hold() else { return };
+        let roster = open.epochs.as_ref().and_then(|epochs| epochs.roster());
+        let members = roster.map(|roster| roster.members).unwrap_or_default();
+        members.iter().filter(|member| !member.counts()).for_each(|member| followers.start(self, member));
+    }
+}
