@@ -50,7 +50,7 @@ enum Chore {
         #[arg(long)]
         quick: bool,
     },
-    /// Run what takes too long for every run of the tests: a thousand kills of members of a pool under load, and mutants
+    /// Run what takes too long for every run of the tests: a thousand kills of members of a pool under load, mutants, the test bed itself
     ///
     /// Needs a release build.
     Soak,

@@ -299,6 +299,14 @@ const SOAKS: &[Suite] = &[
         ..PLAIN
     },
     Suite {
+        // Where it is broken, the suites in its machines fail too; by its own tests one finds why.
+        name: "vm: the test bed",
+        command: &["cargo", "xtask", "vm", "test", "--only", "guest"],
+        counting: Counting::ByTest(Runner::Closing),
+        needs: Need::TestBed,
+        ..PLAIN
+    },
+    Suite {
         name: "mutants: the short list",
         command: &["cargo", "xtask", "mutants", "--short"],
         counting: Counting::ByTest(Runner::Closing),

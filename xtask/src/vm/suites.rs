@@ -27,7 +27,7 @@ const SUITES: &[Suite] = &[
     Suite {
         name: "guest",
         about: "the test bed itself: devices, media, exit codes, power cuts",
-        is_soak: false,
+        is_soak: true,
         is_alone: false,
         run: guest_suite::run,
     },
