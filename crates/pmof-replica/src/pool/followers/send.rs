@@ -41,6 +41,14 @@ enum Interrupted {
     Stopped(Stop),
 }
 
+impl Interrupted {
+    fn overtaken(taken: &PageMap) -> Self {
+        let pages = PageMap::new(taken.size_bytes());
+        pages.add(taken);
+        Self::Overtaken(pages)
+    }
+}
+
 impl From<Stop> for Interrupted {
     fn from(stop: Stop) -> Self {
         Self::Stopped(stop)
@@ -176,11 +184,7 @@ impl Sending<'_> {
 
     /// Takes what was written by now into a change set.
     fn take_all(&self, set: &mut ChangeSet, taken: &PageMap) -> Result<(), Interrupted> {
-        let Some(entries) = self.following.outbox.take_all() else {
-            let overtaken = PageMap::new(taken.size_bytes());
-            overtaken.add(taken);
-            return Err(Interrupted::Overtaken(overtaken));
-        };
+        let Some(entries) = self.following.outbox.take_all() else { return Err(Interrupted::overtaken(taken)) };
         self.add(set, &entries, taken)
     }
 
@@ -196,12 +200,8 @@ impl Sending<'_> {
     }
 
     fn add_bytes(&self, set: &mut ChangeSet, offset: u64, bytes: &[u8], taken: &PageMap) -> Result<(), Interrupted> {
-        if let Err(TooLong) = self.follower.add(set, offset, bytes)? {
-            let overtaken = PageMap::new(taken.size_bytes());
-            overtaken.add(taken);
-            return Err(Interrupted::Overtaken(overtaken));
-        }
-        Ok(())
+        let added = self.follower.add(set, offset, bytes)?;
+        added.map_err(|TooLong| Interrupted::overtaken(taken))
     }
 
     fn read_into(&self, set: &mut ChangeSet, range: &Range<u64>, taken: &PageMap) -> Result<(), Interrupted> {
