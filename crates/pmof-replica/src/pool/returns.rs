@@ -16,10 +16,11 @@ use std::{
 use parking_lot::{Condvar, Mutex, RwLock, RwLockWriteGuard};
 use pmof_access::Durability;
 use pmof_control::{OpenFor, Reply, Request};
+use smallvec::SmallVec;
 use uuid::Uuid;
 
 use super::{
-    Flushings, Open, Shared,
+    Open, Shared,
     acknowledge::LEAST_PATIENCE,
     domains::number_domains,
     events::{Event, Log},
@@ -32,13 +33,17 @@ use crate::{
     intent::SWEEP_INTERVAL,
     lineage::{Apart, Found, of_returning},
     member::{AbsentMember, Control, Flush, FlushLevel, Member, Standing, UNKNOWN_SUCCESSOR},
+    older_pages::OlderPages,
     pages::PageMap,
     peers::Peers,
     reach::Reach,
+    view::Positions,
 };
 
 mod copy;
 mod places;
+#[cfg(test)]
+mod tests;
 mod verify;
 
 pub(super) use copy::differing_pages;
@@ -122,8 +127,8 @@ pub(super) struct Returns {
     losses: Arc<Signal>,
     attended: Mutex<Vec<Attended>>,
     trust: Mutex<Vec<Trust>>,
-    /// Pages written before those of the pool's map, of which it is not known yet that all replicas have them.
-    older: Mutex<Option<Arc<PageMap>>>,
+    /// Pages written before those of the pool's map.
+    older: Mutex<OlderPages>,
     stopping: Mutex<bool>,
     stopped: Condvar,
     is_started: AtomicBool,
@@ -339,38 +344,44 @@ impl Returns {
 
     /// Forgets pages that were written and that all replicas have.
     fn forget_written(&self, shared: &Shared, open: Arc<Open>) {
-        let Some(written) = open.written.clone() else { return };
+        if let Some(open) = self.set_aside(shared, open) {
+            self.forget_flushed(&open);
+        }
+    }
+
+    /// Begins a new map of the pages that are written, if all replicas may have those of the map before. Returns the pool with the new one.
+    fn set_aside(&self, shared: &Shared, open: Arc<Open>) -> Option<Arc<Open>> {
+        let written = open.written.clone()?;
         let are_all_in_use = open.in_use().count() == open.member_count();
         if !are_all_in_use || written.is_empty() {
-            return;
+            return None;
         }
         drop(open);
-        let open = {
-            // Whoever has marked its pages has posted its writes when this is held.
-            let Some(mut guard) = shared.open.try_write_for(HOLD) else { return };
-            let Some(open) = guard.as_ref() else { return };
-            let mut fresh = open.with_members(open.members.clone(), open.catching_up.clone());
-            fresh.written = Some(Arc::new(PageMap::new(fresh.facts.size_bytes)));
-            let mut older = self.older.lock();
-            if let Some(older) = older.take() {
-                written.add(&older);
-            }
-            *older = Some(written);
-            let fresh = Arc::new(fresh);
-            *guard = Some(Arc::clone(&fresh));
-            fresh
+        // Whoever has marked its pages has posted its writes when this is held.
+        let mut guard = shared.open.try_write_for(HOLD)?;
+        let open = guard.as_ref()?;
+        let mut fresh = open.with_members(open.members.clone(), open.catching_up.clone());
+        fresh.written = Some(Arc::new(PageMap::new(fresh.facts.size_bytes)));
+        let members = open.members.iter().enumerate().filter(|(_, member)| !member.standing().is_removed());
+        let members = members.fold(0, |members, (position, _)| members | 1 << position);
+        self.older.lock().set_aside(written, members);
+        let fresh = Arc::new(fresh);
+        *guard = Some(Arc::clone(&fresh));
+        Some(fresh)
+    }
+
+    /// Has all replicas in use flush what was posted before pages were set aside, which are forgotten if those are all.
+    fn forget_flushed(&self, open: &Open) {
+        let in_use = open.members.iter().enumerate().filter(|(_, member)| member.standing().is_in_use());
+        let start = |(position, member): (usize, &'_ Arc<dyn Member>)| {
+            (position, Arc::clone(member), member.start_flush(Flush::Everything, FlushLevel::OfPool))
         };
-        let everything = |member: &Arc<dyn Member>| member.start_flush(Flush::Everything, FlushLevel::OfPool);
-        let members: Vec<_> = open.in_use().collect();
-        if members.len() < open.member_count() {
-            // One was lost since all were looked at: these pages are what it may lack.
-            return;
-        }
-        let mut flushing: Flushings = members.iter().copied().map(everything).collect();
-        let mut all = members.iter().zip(&mut flushing);
-        if all.all(|(member, flushing)| member.finish_flush(flushing).is_some()) {
-            *self.older.lock() = None;
-        }
+        let flushing: SmallVec<[_; 4]> = in_use.map(start).collect();
+        let flushed = flushing
+            .into_iter()
+            .filter_map(|(position, member, mut flushing)| member.finish_flush(&mut flushing).map(|_| 1 << position));
+        let flushed = flushed.fold(0, |flushed, position: Positions| flushed | position);
+        self.older.lock().note_flushed(flushed);
     }
 
     fn bring_back(&self, pool: &Weak<Shared>, events: &Log, position: usize) {
@@ -611,8 +622,8 @@ impl Returns {
             None if is_compared => PageMap::full(size_bytes),
             left => {
                 let missing = left.unwrap_or_else(|| PageMap::new(size_bytes));
-                let older = self.older.lock();
-                open.written.iter().chain(older.iter()).for_each(|written| missing.add(written));
+                open.written.iter().for_each(|written| missing.add(written));
+                self.older.lock().add_to(&missing);
                 missing
             }
         };

@@ -22,9 +22,11 @@ pub(super) enum Control {
     ComparisonSkipped,
     /// A persist that goes on without a slow member is acknowledged before the epoch is durable that leaves it behind.
     SlowAcknowledgedEarly,
+    /// Pages are forgotten that a member may lack which was lost before all had flushed them.
+    LostForgotten,
 }
 
-pub(super) const CONTROLS: [Control; 8] = [
+pub(super) const CONTROLS: [Control; 9] = [
     Control::AcknowledgedEarly,
     Control::PageNotMarked,
     Control::BehindAsSource,
@@ -33,4 +35,5 @@ pub(super) const CONTROLS: [Control; 8] = [
     Control::NotFenced,
     Control::ComparisonSkipped,
     Control::SlowAcknowledgedEarly,
+    Control::LostForgotten,
 ];

@@ -1,12 +1,12 @@
 //! How members come back to an open pool, as `pool/returns.rs` has it, with its own decisions.
 
-use std::rc::Rc;
+use std::{rc::Rc, sync::Arc};
 
 use pmof_control::{Reply, Request};
 
 use super::{
     plan::{Control, PAGES},
-    session::{Member, Open, Session, answer, ask, bytes_of, fail, read, send},
+    session::{Member, Open, Session, answer, ask, bytes_of, fail, positions, read, send},
     tasks::sleep,
     world::{Answer, Fault, Message},
 };
@@ -56,32 +56,38 @@ impl Session {
     async fn forget_written(&self) {
         let (members, written) = {
             let open = self.open.borrow();
-            (open.members.clone(), Rc::clone(&open.written))
+            (open.members.clone(), Arc::clone(&open.written))
         };
         if written.is_empty() || !members.iter().all(|member| member.is_in_use()) {
             return;
         }
+        let pause = self.world.borrow_mut().random.below(12);
+        sleep(&self.world, pause).await;
         let open = {
             let Some(_hold) = self.hold_all().await else { return };
-            let fresh = Open { written: Rc::new(PageMap::new(SIZE_BYTES)), ..Open::clone(&self.open.borrow()) };
-            let mut older = self.older.borrow_mut();
-            if let Some(older) = older.take() {
-                written.add(&older);
-            }
-            *older = Some(written);
+            let fresh = Open { written: Arc::new(PageMap::new(SIZE_BYTES)), ..Open::clone(&self.open.borrow()) };
+            let members = positions(&fresh.members, |_| true);
+            self.older.borrow_mut().set_aside(written, members);
             let fresh = Rc::new(fresh);
             *self.open.borrow_mut() = Rc::clone(&fresh);
             fresh
         };
-        let asked: Vec<_> = open.members.iter().map(|member| send(&self.world, member, Message::Flush)).collect();
-        let mut are_all_flushed = true;
-        for (member, question) in open.members.iter().zip(asked) {
-            are_all_flushed &= matches!(answer(&self.world, member, question).await, Some(Answer::Flushed));
-            are_all_flushed &= member.is_in_use();
+        let in_use = open.members.iter().enumerate().filter(|(_, member)| member.is_in_use());
+        let asked: Vec<_> =
+            in_use.map(|(at, member)| (at, member, send(&self.world, member, Message::Flush))).collect();
+        if asked.len() < open.members.len() {
+            self.world.borrow_mut().count(Fault::LostBeforeForgotten);
         }
-        if are_all_flushed {
-            *self.older.borrow_mut() = None;
+        let mut flushed = match self.world.borrow().control {
+            Some(Control::LostForgotten) => !positions(&open.members, Member::is_in_use),
+            _ => 0,
+        };
+        for (position, member, question) in asked {
+            if matches!(answer(&self.world, member, question).await, Some(Answer::Flushed)) {
+                flushed |= 1 << position;
+            }
         }
+        self.older.borrow_mut().note_flushed(flushed);
     }
 
     async fn bring_back(self: Rc<Self>, position: usize) {
@@ -214,7 +220,7 @@ impl Session {
             left => {
                 let missing = left.unwrap_or_else(|| PageMap::new(SIZE_BYTES));
                 missing.add(&open.written);
-                self.older.borrow().iter().for_each(|older| missing.add(older));
+                self.older.borrow().add_to(&missing);
                 missing
             }
         };
@@ -226,7 +232,7 @@ impl Session {
         }
         let others = open.catching_up.iter().filter(|(of, _)| *of != position).cloned();
         let catching_up = others.chain([(position, Rc::clone(&catch_up))]).collect();
-        *self.open.borrow_mut() = Rc::new(Open { members, catching_up, written: Rc::clone(&open.written) });
+        *self.open.borrow_mut() = Rc::new(Open { members, catching_up, written: Arc::clone(&open.written) });
         Ok(catch_up)
     }
 
@@ -380,7 +386,7 @@ impl Session {
         }
         let open = Rc::clone(&self.open.borrow());
         let catching_up = open.catching_up.iter().filter(|(of, _)| *of != position).cloned().collect();
-        let (members, written) = (open.members.clone(), Rc::clone(&open.written));
+        let (members, written) = (open.members.clone(), Arc::clone(&open.written));
         *self.open.borrow_mut() = Rc::new(Open { members, catching_up, written });
         Ok(true)
     }

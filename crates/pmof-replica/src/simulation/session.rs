@@ -4,6 +4,7 @@ use std::{
     cell::{Cell, RefCell},
     future::Future,
     rc::Rc,
+    sync::Arc,
     task::Poll,
 };
 
@@ -18,6 +19,7 @@ use super::{
 use crate::{
     catch_up::CatchUp,
     lineage::{Agreement, Found, agree},
+    older_pages::OlderPages,
     pages::{PAGE_BYTES, PageMap},
     view::{Change, Introduction, Positions, Rule, Step, View},
 };
@@ -63,7 +65,7 @@ impl Member {
 pub(super) struct Open {
     pub(super) members: Vec<Rc<Member>>,
     pub(super) catching_up: Vec<(usize, Rc<CatchUp>)>,
-    pub(super) written: Rc<PageMap>,
+    pub(super) written: Arc<PageMap>,
 }
 
 pub(super) struct Session {
@@ -80,7 +82,7 @@ pub(super) struct Session {
     /// Whoever holds it keeps others from posting.
     pub(super) hold: Lock,
     posting: Cell<usize>,
-    pub(super) older: RefCell<Option<Rc<PageMap>>>,
+    pub(super) older: RefCell<OlderPages>,
     pub(super) is_stopping: Cell<bool>,
     pub(super) has_ended: Cell<bool>,
     /// As `State::changes`.
@@ -251,7 +253,7 @@ async fn open_those(world: &Shared, tasks: &Rc<Tasks>, writer: usize, opened: &[
     let is_clean = agreement.is_clean;
     let in_use = positions(&members, Member::is_in_use);
     let view = View::new(Rule::of(made), indexes, agreement.base, agreement.mark, in_use);
-    let written = Rc::new(PageMap::new(PAGES as u64 * PAGE_BYTES));
+    let written = Arc::new(PageMap::new(PAGES as u64 * PAGE_BYTES));
     let open = Open { members: members.clone(), catching_up: Vec::new(), written };
     let mut session = Session {
         world: Rc::clone(world),

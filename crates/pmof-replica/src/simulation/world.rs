@@ -47,6 +47,7 @@ pub(super) enum Fault {
     SlowAsked,
     SlowTakenBack,
     NoRoom,
+    LostBeforeForgotten,
 }
 
 #[derive(Clone, Debug)]
