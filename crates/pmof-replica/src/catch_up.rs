@@ -27,8 +27,10 @@ pub(crate) struct Limit {
 pub(crate) struct CatchUp {
     /// What has yet to be copied.
     missing: PageMap,
-    /// What was copied, or found to be equal, and is not known to be durable.
+    /// What was copied, or found to be equal, since the last flush was asked for.
     unflushed: PageMap,
+    /// The same of that flush, until it is done.
+    flushing: PageMap,
     /// Odd while a window is open; each has a number of its own.
     window: AtomicU64,
     /// The pages of the window that is open; it changes while none is.
@@ -38,8 +40,8 @@ pub(crate) struct CatchUp {
 impl CatchUp {
     /// `missing`: every page that may differ.
     pub(crate) fn new(missing: PageMap) -> Self {
-        let [unflushed, in_window] = [(); 2].map(|()| PageMap::new(missing.size_bytes()));
-        Self { missing, unflushed, window: AtomicU64::new(0), in_window }
+        let [unflushed, flushing, in_window] = [(); 3].map(|()| PageMap::new(missing.size_bytes()));
+        Self { missing, unflushed, flushing, window: AtomicU64::new(0), in_window }
     }
 
     /// What whoever writes keeps until its write is posted on all replicas.
@@ -89,9 +91,15 @@ impl CatchUp {
         }
     }
 
-    /// The replica has flushed all that was posted; no window is open.
-    pub(crate) fn note_flushed(&self) {
+    /// The replica is about to be asked to flush all that was posted; no window is open. More may be copied while it does.
+    pub(crate) fn begin_flush(&self) {
+        self.flushing.add(&self.unflushed);
         self.unflushed.clear();
+    }
+
+    /// The flush that was begun last is done, and so are those before it.
+    pub(crate) fn note_flushed(&self) {
+        self.flushing.clear();
     }
 
     /// Bytes that have yet to be copied.
@@ -106,6 +114,7 @@ impl CatchUp {
             self.missing.mark(range.clone());
         }
         self.missing.add(&self.unflushed);
+        self.missing.add(&self.flushing);
         &self.missing
     }
 }

@@ -5,7 +5,7 @@ use std::{
     ops::Range,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -145,6 +145,11 @@ impl Flushing {
     }
 }
 
+/// It is written, and lacks what was written before.
+const BEHIND: u8 = 1;
+/// It is too slow to be waited for: it is behind, and nothing is sent to it.
+const SLOW: u8 = 2;
+
 /// Which replica it is, and whether it is in use.
 #[derive(Debug)]
 pub(crate) struct Standing {
@@ -154,10 +159,8 @@ pub(crate) struct Standing {
     is_told: AtomicBool,
     /// Whoever brings replicas back knows of the failure.
     is_noted: AtomicBool,
-    /// It is written, and lacks what was written before.
-    is_behind: AtomicBool,
-    /// It is too slow to be waited for: it is behind, and nothing is sent to it.
-    is_slow: AtomicBool,
+    /// [`BEHIND`] and [`SLOW`], as far as they hold.
+    lag: AtomicU8,
     /// What its target says of its failure domain, if it does.
     failure_domain: Option<FailureDomain>,
     /// Which of the pool's domains that is, in one number; 0 where it is not known.
@@ -166,14 +169,13 @@ pub(crate) struct Standing {
 
 impl Standing {
     pub(crate) fn new(place: Arc<ReplicaPlace>) -> Self {
-        let [is_told, is_noted, is_behind, is_slow] = [false; 4].map(AtomicBool::new);
+        let [is_told, is_noted] = [false; 2].map(AtomicBool::new);
         Self {
             place,
             failure: OnceLock::new(),
             is_told,
             is_noted,
-            is_behind,
-            is_slow,
+            lag: AtomicU8::new(0),
             failure_domain: None,
             domain: AtomicU32::new(0),
         }
@@ -212,35 +214,34 @@ impl Standing {
 
     /// Of a replica that is to catch up with the others.
     pub(crate) fn behind(place: Arc<ReplicaPlace>) -> Self {
-        Self { is_behind: AtomicBool::new(true), ..Self::new(place) }
+        Self { lag: AtomicU8::new(BEHIND), ..Self::new(place) }
     }
 
     /// Whether it catches up with the others, or is yet to begin.
     pub(crate) fn is_behind(&self) -> bool {
-        self.is_behind.load(Ordering::Acquire)
+        self.lag.load(Ordering::Acquire) & BEHIND != 0
     }
 
     /// The others go on without it. Before anything that it lacks is acknowledged, enough of them know durably that it is behind.
     pub(crate) fn leave_behind(&self) {
-        // First: one that is slow counts no more.
-        self.is_behind.store(true, Ordering::Release);
-        self.is_slow.store(true, Ordering::Release);
+        // At once: one that is slow counts no more, and whoever sees that it does not count sees why.
+        self.lag.fetch_or(BEHIND | SLOW, Ordering::AcqRel);
     }
 
     /// Whether nobody waits for it, because it is too slow.
     pub(crate) fn is_slow(&self) -> bool {
-        self.is_slow.load(Ordering::Acquire)
+        self.lag.load(Ordering::Acquire) & SLOW != 0
     }
 
     /// It is written again.
     pub(crate) fn is_admitted(&self) {
         self.is_noted.store(false, Ordering::Relaxed);
-        self.is_slow.store(false, Ordering::Release);
+        self.lag.fetch_and(!SLOW, Ordering::AcqRel);
     }
 
     /// It has all that the others have.
     pub(crate) fn has_caught_up(&self) {
-        self.is_behind.store(false, Ordering::Release);
+        self.lag.fetch_and(!BEHIND, Ordering::AcqRel);
     }
 
     /// Whether it has all that was acknowledged, and is asked for the next.

@@ -168,3 +168,22 @@ fn a_write_that_was_not_posted_is_missing() {
     let window = catch_up.open_window(0, WINDOW).unwrap();
     assert!(window.iter().cloned().eq(std::iter::once(PAGE_BYTES..2 * PAGE_BYTES)), "{window:?}");
 }
+
+/// A crash may take back what was copied behind the flush that was asked for.
+#[test]
+fn what_is_copied_while_the_replica_flushes_is_not_durable_with_that() {
+    let catch_up = CatchUp::new(PageMap::full(4 * PAGE_BYTES));
+    let copy = |from| {
+        let window = catch_up.open_window(from, WINDOW).unwrap();
+        catch_up.close_window(&window);
+    };
+    copy(0);
+    catch_up.begin_flush();
+    copy(2 * PAGE_BYTES);
+    assert_eq!(catch_up.missing_bytes(), 0);
+    catch_up.note_flushed();
+    let left = catch_up.interrupted(&[]);
+    assert!(!left.meets(&(0..2 * PAGE_BYTES)) && left.meets(&(2 * PAGE_BYTES..3 * PAGE_BYTES)), "{left:?}");
+    catch_up.begin_flush();
+    assert_eq!(catch_up.interrupted(&[]).count_bytes(), 2 * PAGE_BYTES);
+}

@@ -46,6 +46,7 @@ mod places;
 mod tests;
 mod verify;
 
+use copy::CopyFlush;
 pub(super) use copy::differing_pages;
 
 /// How often it is looked for losses of which no persist told, and for writes that all replicas have.
@@ -638,7 +639,7 @@ impl Returns {
         Ok(catch_up)
     }
 
-    /// Copies what is missing, once through the pool. Returns the bytes copied.
+    /// Copies what is missing, once through the pool, and flushes it; the last of it is flushed by whoever joins. Returns the bytes copied.
     fn copy(
         &self,
         pool: &Weak<Shared>,
@@ -649,6 +650,7 @@ impl Returns {
         let began = Instant::now();
         let (mut from, mut flushed, mut copied_bytes, mut synced_bytes) = (0, 0, 0, 0);
         let limit = self.throttled(if is_compared { COMPARED } else { COPIED });
+        let mut flush = CopyFlush { catch_up, member, under_way: None };
         mark(pool, position, member)?;
         while let Some(window) = catch_up.open_window(from, limit) {
             let copied = hold(pool).and_then(|open| open.copy_window(member, &window, is_compared));
@@ -663,16 +665,16 @@ impl Returns {
             }
             if copied_bytes - synced_bytes >= SYNC_BYTES || (is_compared && from - flushed >= FLUSHED_BYTES) {
                 (flushed, synced_bytes) = (from, copied_bytes);
-                if !member.flush_everything(FlushLevel::OfPool) {
-                    return Err(Halt::Later);
+                if flush.finish()? {
+                    mark(pool, position, member)?;
                 }
-                catch_up.note_flushed();
-                mark(pool, position, member)?;
+                flush.start();
             }
             if !self.throttle(began, copied_bytes) {
                 return Err(Halt::Ended);
             }
         }
+        flush.finish()?;
         Ok(copied_bytes)
     }
 
@@ -699,6 +701,7 @@ impl Returns {
         catch_up: &CatchUp,
     ) -> Result<Option<u64>, Halt> {
         // All that can be is done before anybody is kept waiting: most of the flush, the mark, and the first half of the new epoch.
+        catch_up.begin_flush();
         if !member.flush_everything(FlushLevel::OfPool) {
             return Err(Halt::Later);
         }

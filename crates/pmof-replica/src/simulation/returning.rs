@@ -255,6 +255,7 @@ impl Session {
                 return Err(halt);
             }
             if self.world.borrow_mut().random.once_in(4) {
+                catch_up.begin_flush();
                 self.flush(member).await?;
                 catch_up.note_flushed();
                 self.mark_behind(position, member).await?;
@@ -348,6 +349,7 @@ impl Session {
 
     /// Has the member count as in sync, if little is missing.
     async fn join(&self, position: usize, member: &Rc<Member>, catch_up: &CatchUp) -> Result<bool, Halt> {
+        catch_up.begin_flush();
         self.flush(member).await?;
         catch_up.note_flushed();
         if catch_up.missing_bytes() > PAGE_BYTES {
