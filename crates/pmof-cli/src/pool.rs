@@ -13,7 +13,7 @@ use pmof_console::{
 use serde::Serialize;
 
 use crate::copy::mark;
-use change::{AddArgs, RemoveArgs as RemoveMemberArgs, ReplaceArgs};
+use change::{AddArgs, ClearArgs, RemoveArgs as RemoveMemberArgs, ReplaceArgs};
 use check::CheckArgs;
 use contents::{DumpArgs, FeatureArgs};
 use describe::SetReport;
@@ -58,6 +58,7 @@ enum PoolCommand {
     Add(AddArgs),
     Remove(RemoveMemberArgs),
     Replace(ReplaceArgs),
+    Clear(ClearArgs),
     Promote(PromoteArgs),
     /// Remove pools with all their bytes
     Rm(RemoveArgs),
@@ -91,6 +92,7 @@ pub(crate) fn run(args: &PoolArgs) -> anyhow::Result<()> {
         PoolCommand::Add(args) => change::add(args, connect),
         PoolCommand::Remove(args) => change::remove(args, connect),
         PoolCommand::Replace(args) => change::replace(args, connect),
+        PoolCommand::Clear(args) => change::clear(args, connect),
         PoolCommand::Promote(args) => promote::run(args, connect),
         PoolCommand::Rm(args) => remove::run(args, connect),
         PoolCommand::Ls(args) => list::run(args, connect),

@@ -36,8 +36,8 @@ pub use pmof_pool::OpenFor;
 pub use pool::{NewPool, PoolInfo};
 pub use refusal::{PoolRefusal, ServiceCode};
 pub use roster::{
-    MAX_DOMAIN_BYTES, MAX_MEMBER_URL_BYTES, ROSTER_BYTES, ROSTER_OFFSET, Role, Roster, RosterChange, RosterError,
-    RosterMember,
+    Forced, MAX_DOMAIN_BYTES, MAX_MEMBER_URL_BYTES, ROSTER_BYTES, ROSTER_OFFSET, Role, Roster, RosterChange,
+    RosterError, RosterMember, WITNESS_BYTES,
 };
 pub use state::{ANCESTORS_MAX, Epoch, PoolState, STATE_BYTES};
 pub use status::{MAX_ROOT_BYTES, MAX_VERSION_BYTES, TargetStatus};

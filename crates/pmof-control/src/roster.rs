@@ -23,6 +23,9 @@ pub const MAX_MEMBER_URL_BYTES: usize = 1024;
 /// Longest failure domain of a member, in bytes.
 pub const MAX_DOMAIN_BYTES: usize = 255;
 
+/// Bytes of user data of a witness, which nobody reads or writes: few, and fewer than pools have.
+pub const WITNESS_BYTES: u64 = 8;
+
 const SLOT_BYTES: usize = 16 << 10;
 const HEAD_BYTES: usize = 16;
 const CHECKSUM_OFFSET: usize = SLOT_BYTES - 4;
@@ -30,6 +33,7 @@ const MAGIC: [u8; 8] = *b"PMOFROST";
 
 const ADD: u8 = 1;
 const REMOVE: u8 = 2;
+const FORCED: u8 = 1;
 
 /// What a member keeps of the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -42,6 +46,8 @@ pub enum Role {
     Witness = 1,
     /// Its bytes as they were at a consistency point. It counts for nothing: no epoch has it as a member.
     Asynchronous = 2,
+    /// Nothing yet: a place that takes a lost member's when that is lost for long. It counts for nothing.
+    Spare = 3,
 }
 
 /// One member of a pool.
@@ -70,6 +76,21 @@ pub struct RosterChange {
     pub is_added: bool,
 }
 
+/// That somebody has opened the pool for writing with fewer members than are safe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Forced {
+    /// The number of that opening.
+    pub opening: u64,
+    /// When, in milliseconds since 1970, by the clock of whoever did it.
+    pub unix_ms: u64,
+    /// The epoch that it went on from.
+    pub epoch: Uuid,
+    /// The members that went on: bit *n* for index *n*.
+    pub went_on: u64,
+    /// The members that it went on without.
+    pub left_out: u64,
+}
+
 /// The members of a pool, as one of them knows them.
 ///
 /// Behind the state page there are two slots of 16 KiB. A change goes to slot `sequence mod 2` with the next sequence number; the whole slot
@@ -85,21 +106,29 @@ pub struct RosterChange {
 /// | 32 | 16 | epoch that makes the change under way, or zeros |
 /// | 48 | 2 | index of the member that comes or goes, or zero |
 /// | 50 | 1 | change under way: 0 none, 1 that member comes, 2 it goes |
-/// | 51 | 1 | zero |
+/// | 51 | 1 | flags: bit 0 a forced opening follows the members |
 /// | 52 | 2 | number of members, at most 64, the one that comes or goes among them |
 /// | 54 | 2 | zero |
-/// | 56 | | members in the order of their indexes, without gaps |
+/// | 56 | | members in the order of their indexes, without gaps, and the forced opening, if there is one |
 /// | | | zero up to byte 16,380 |
 /// | 16,380 | 4 | CRC32C of bytes 0..16,380 |
 ///
 /// | bytes | field of a member |
 /// |---|---|
 /// | 2 | index, below 64 |
-/// | 1 | role: 0 data, 1 witness, 2 asynchronous |
+/// | 1 | role: 0 data, 1 witness, 2 asynchronous, 3 spare |
 /// | 1 | zero |
 /// | 16 | UUID of the replica, or zeros where it is not known |
 /// | 2, n | address: length, at most 1024, and UTF-8 |
 /// | 2, n | failure domain: length, at most 255, and UTF-8 |
+///
+/// | bytes | field of a forced opening |
+/// |---|---|
+/// | 8 | its number |
+/// | 8 | when, in milliseconds since 1970 |
+/// | 16 | the epoch that it went on from |
+/// | 8 | the members that went on: bit *n* for index *n* |
+/// | 8 | the members that it went on without |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roster {
     /// The higher one is newer. It says who the members are, before the change under way.
@@ -110,6 +139,8 @@ pub struct Roster {
     pub members: Vec<RosterMember>,
     /// What becomes true once an epoch is confirmed.
     pub change: Option<RosterChange>,
+    /// The last opening that was forced, until an operator says that it is known.
+    pub forced: Option<Forced>,
 }
 
 /// Why members make no roster.
@@ -143,7 +174,7 @@ impl RosterMember {
 
     /// Whether the pool's epochs are told to it, and it counts among those that must know.
     pub fn counts(&self) -> bool {
-        self.role != Role::Asynchronous
+        matches!(self.role, Role::Data | Role::Witness)
     }
 
     /// Whether this is that replica, as far as is known.
@@ -156,12 +187,17 @@ impl Roster {
     /// The members that a pool of so many was made with.
     pub fn made(count: u16) -> Self {
         let members = (0..count.min(REPLICAS_MAX)).map(RosterMember::unknown).collect();
-        Self { version: 0, notes: 0, members, change: None }
+        Self { version: 0, notes: 0, members, change: None, forced: None }
     }
 
-    /// The members that count: all but the asynchronous ones.
+    /// The members that count: those that have the pool's bytes or its epochs, and no asynchronous ones or spares.
     pub fn counted(&self) -> impl Iterator<Item = &RosterMember> + Clone {
         self.members.iter().filter(|member| member.counts())
+    }
+
+    /// The members that have the pool's bytes as they are now.
+    pub fn with_data(&self) -> impl Iterator<Item = &RosterMember> + Clone {
+        self.members.iter().filter(|member| member.role == Role::Data)
     }
 
     /// The indexes of the counted members that are so whatever becomes of the change under way, and of the one that goes: bit *n* for index *n*.
@@ -208,6 +244,18 @@ impl Roster {
         Self { change: Some(RosterChange { epoch, index, is_added: false }), ..self.clone() }
     }
 
+    /// This roster with the mark of a forced opening, which is noted.
+    #[must_use]
+    pub fn forced_by(&self, forced: Forced) -> Self {
+        Self { forced: Some(forced), notes: self.notes.saturating_add(1), ..self.clone() }
+    }
+
+    /// This roster without such a mark, which is noted.
+    #[must_use]
+    pub fn cleared(&self) -> Self {
+        Self { forced: None, notes: self.notes.saturating_add(1), ..self.clone() }
+    }
+
     /// The roster without a change under way: after it, or as if there had been none. `holds`: whether that epoch was confirmed.
     #[must_use]
     pub fn settled(&self, holds: impl FnOnce(Uuid) -> bool) -> Self {
@@ -215,7 +263,7 @@ impl Roster {
         let holds = holds(change.epoch);
         let goes = |member: &RosterMember| member.index == change.index && holds != change.is_added;
         let members = self.members.iter().filter(|member| !goes(member)).cloned().collect();
-        Self { version: self.version.saturating_add(u64::from(holds)), notes: self.notes, members, change: None }
+        Self { version: self.version.saturating_add(u64::from(holds)), members, change: None, ..*self }
     }
 
     /// Whether it can be kept.
@@ -226,7 +274,8 @@ impl Roster {
         let len_bytes: usize = self.members.iter().map(|member| 24 + member.url.len() + member.domain.len()).sum();
         let is_short =
             |member: &RosterMember| member.url.len() <= MAX_MEMBER_URL_BYTES && member.domain.len() <= MAX_DOMAIN_BYTES;
-        let is_room = size_of::<RawHead>() + len_bytes <= CHECKSUM_OFFSET - HEAD_BYTES;
+        // The mark of a forced opening has its room, also where there is none yet.
+        let is_room = size_of::<RawHead>() + len_bytes + size_of::<RawForced>() <= CHECKSUM_OFFSET - HEAD_BYTES;
         if self.members.is_empty() {
             return Err(RosterError::Empty);
         }
@@ -260,7 +309,7 @@ impl Roster {
             epoch: self.change.map_or([0; 16], |change| *change.epoch.as_bytes()),
             index: self.change.map_or(0, |change| change.index).into(),
             change: self.change.map_or(0, |change| if change.is_added { ADD } else { REMOVE }),
-            reserved_low: 0,
+            flags: if self.forced.is_some() { FORCED } else { 0 },
             count: (self.members.len() as u16).into(),
             reserved: 0.into(),
         };
@@ -273,6 +322,11 @@ impl Roster {
                 bytes.extend_from_slice(&(text.len() as u16).to_le_bytes());
                 bytes.extend_from_slice(text.as_bytes());
             }
+        }
+        if let Some(Forced { opening, unix_ms, epoch, went_on, left_out }) = self.forced {
+            let (opening, unix_ms, epoch) = (opening.into(), unix_ms.into(), *epoch.as_bytes());
+            let raw = RawForced { opening, unix_ms, epoch, went_on: went_on.into(), left_out: left_out.into() };
+            bytes.extend_from_slice(raw.as_bytes());
         }
         Ok(bytes)
     }
@@ -290,14 +344,18 @@ impl Roster {
             ADD | REMOVE => Some(RosterChange { epoch, index, is_added: head.change == ADD }),
             _ => return Err(malformed("the change is unknown")),
         };
-        let is_zero = head.reserved_low == 0 && head.reserved.get() == 0;
+        let is_zero = head.flags & !FORCED == 0 && head.reserved.get() == 0;
         let count = head.count.get();
         let members = (0..count).map(|_| take_member(&mut rest)).collect::<Option<Vec<_>>>();
         let members = members.ok_or(malformed("a member is malformed"))?;
+        let forced = match head.flags & FORCED {
+            0 => None,
+            _ => Some(take_forced(&mut rest).ok_or(malformed("the forced opening is missing"))?),
+        };
         if !is_zero || rest.iter().any(|byte| *byte != 0) {
             return Err(malformed("reserved bytes are not zero"));
         }
-        let roster = Self { version: head.version.get(), notes: head.notes.get(), members, change };
+        let roster = Self { version: head.version.get(), notes: head.notes.get(), members, change, forced };
         roster.check()?;
         Ok(roster)
     }
@@ -349,6 +407,7 @@ fn take_member(rest: &mut &[u8]) -> Option<RosterMember> {
         [0, 0] => Role::Data,
         [1, 0] => Role::Witness,
         [2, 0] => Role::Asynchronous,
+        [3, 0] => Role::Spare,
         _ => return None,
     };
     let replica_uuid = Uuid::from_bytes(take(rest)?);
@@ -359,6 +418,13 @@ fn take_member(rest: &mut &[u8]) -> Option<RosterMember> {
         std::str::from_utf8(text).ok().map(str::to_owned)
     };
     Some(RosterMember { index, role, replica_uuid, url: text()?, domain: text()? })
+}
+
+fn take_forced(rest: &mut &[u8]) -> Option<Forced> {
+    let RawForced { opening, unix_ms, epoch, went_on, left_out } =
+        RawForced::read_from_bytes(&take::<48>(rest)?).ok()?;
+    let (opening, unix_ms, epoch) = (opening.get(), unix_ms.get(), Uuid::from_bytes(epoch));
+    Some(Forced { opening, unix_ms, epoch, went_on: went_on.get(), left_out: left_out.get() })
 }
 
 fn take<const N: usize>(rest: &mut &[u8]) -> Option<[u8; N]> {
@@ -375,7 +441,17 @@ struct RawHead {
     epoch: [u8; 16],
     index: U16,
     change: u8,
-    reserved_low: u8,
+    flags: u8,
     count: U16,
     reserved: U16,
+}
+
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]
+#[repr(C)]
+struct RawForced {
+    opening: U64,
+    unix_ms: U64,
+    epoch: [u8; 16],
+    went_on: U64,
+    left_out: U64,
 }

@@ -1,6 +1,6 @@
 //! Whose word counts when a pool is opened: the members that it has now, decided from what those that were found keep, without input or output.
 
-use pmof_control::Roster;
+use pmof_control::{Role, Roster};
 use uuid::Uuid;
 
 use crate::{
@@ -72,8 +72,19 @@ impl Electorate {
 
     /// Whether a replica is an asynchronous member, which counts for nothing.
     pub(crate) fn is_asynchronous(&self, index: u16, replica_uuid: Uuid) -> bool {
-        let mut asynchronous = self.roster.members.iter().filter(|member| !member.counts());
+        let mut asynchronous = self.roster.members.iter().filter(|member| member.role == Role::Asynchronous);
         asynchronous.any(|member| member.is(index, replica_uuid))
+    }
+
+    /// Whether a replica is a member that keeps the pool's epochs and no data.
+    pub(crate) fn is_witness(&self, index: u16, replica_uuid: Uuid) -> bool {
+        let both = self.pending.as_ref().unwrap_or(&self.roster);
+        both.members.iter().any(|member| member.role == Role::Witness && member.is(index, replica_uuid))
+    }
+
+    /// Members that have the pool's bytes.
+    pub(crate) fn data_count(&self) -> usize {
+        self.roster.with_data().count()
     }
 
     /// Whether the member of an index is one of those before the last change, and no more.

@@ -209,6 +209,17 @@ pub enum ReplicaError {
         /// Which of the pool's replicas it is.
         index: u16,
     },
+    /// The replica is a witness: it keeps the pool's epochs and its list of members, and none of its bytes.
+    #[error(
+        "it is a witness, which keeps the pool's epochs and none of its bytes: name a member that has them{}{}",
+        if members.is_empty() { "" } else { ": " }, members.join(", ")
+    )]
+    Witness {
+        /// Which of the pool's replicas it is.
+        index: u16,
+        /// Where the members lie that have the pool's bytes, as far as it knows.
+        members: Vec<String>,
+    },
     /// An operation could not be posted.
     #[error(transparent)]
     Post(#[from] PostError),
@@ -430,6 +441,9 @@ pub enum PoolError {
     /// An asynchronous member of a new pool was not made, and neither was the pool.
     #[error("an asynchronous member was not made, and neither was the pool")]
     Asynchronous(#[source] Box<ChangeError>),
+    /// A witness of a new pool was not made, and neither was the pool.
+    #[error("a witness was not made, and neither was the pool")]
+    Witness(#[source] Box<ChangeError>),
     /// The offset of an atomic write.
     #[error("offset {offset} is not divisible by 8, as an 8-byte atomic write needs")]
     Misaligned {

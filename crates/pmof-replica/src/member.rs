@@ -23,12 +23,14 @@ mod local;
 mod remote;
 #[cfg(test)]
 mod tests;
+mod witness;
 
 pub(crate) use absent::AbsentMember;
 pub(crate) use contents::MemberContents;
 pub(crate) use control::{Asking, Control, UNKNOWN_SUCCESSOR};
 pub(crate) use local::LocalMember;
 pub(crate) use remote::{RELAXED_BYTES, RemoteMember, Writing};
+pub(crate) use witness::WitnessMember;
 
 /// What a crash may leave of a write that was not acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -161,6 +163,8 @@ pub(crate) struct Standing {
     is_noted: AtomicBool,
     /// [`BEHIND`] and [`SLOW`], as far as they hold.
     lag: AtomicU8,
+    /// It is told of epochs, and has no data.
+    is_witness: bool,
     /// What its target says of its failure domain, if it does.
     failure_domain: Option<FailureDomain>,
     /// Which of the pool's domains that is, in one number; 0 where it is not known.
@@ -176,6 +180,7 @@ impl Standing {
             is_told,
             is_noted,
             lag: AtomicU8::new(0),
+            is_witness: false,
             failure_domain: None,
             domain: AtomicU32::new(0),
         }
@@ -215,6 +220,24 @@ impl Standing {
     /// Of a replica that is to catch up with the others.
     pub(crate) fn behind(place: Arc<ReplicaPlace>) -> Self {
         Self { lag: AtomicU8::new(BEHIND), ..Self::new(place) }
+    }
+
+    /// The same of a witness, which is behind for ever: it has nothing that the others wrote.
+    pub(crate) fn of_witness(self, is_witness: bool) -> Self {
+        if is_witness {
+            self.lag.fetch_or(BEHIND, Ordering::Release);
+        }
+        Self { is_witness, ..self }
+    }
+
+    /// Whether it keeps the pool's epochs and no data: nothing is written to it, read from it or copied to it.
+    pub(crate) fn is_witness(&self) -> bool {
+        self.is_witness
+    }
+
+    /// Whether nobody has to bring it back.
+    pub(crate) fn is_well(&self) -> bool {
+        self.is_in_use() || (self.is_witness && self.failure().is_none() && !self.is_slow())
     }
 
     /// Whether it catches up with the others, or is yet to begin.

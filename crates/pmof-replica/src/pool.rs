@@ -398,9 +398,12 @@ impl Pool {
         self.0.open().ok()?.mirror.clone()
     }
 
-    /// What happens to the replicas from now on. Only of pools that were opened for writing by [`PoolOptions`] is there anything to tell.
+    /// What happens to the replicas from now on; first of all that the pool [was forced](Event::Forced), if that is so. Only of pools that were opened for writing by [`PoolOptions`] is there anything to tell.
     pub fn events(&self) -> Events {
-        self.0.events.listen()
+        let open = self.0.hold().ok();
+        let epochs = open.as_ref().and_then(|open| open.epochs.as_ref());
+        let forced = epochs.and_then(|epochs| epochs.roster()?.forced);
+        self.0.events.listen(forced.map(|forced| Event::Forced { forced }))
     }
 
     /// One caller's stream of writes. Lanes cost nothing; a thread that writes much has its own.
@@ -553,7 +556,7 @@ impl Open {
         }
         let mut last = PoolError::NoReplicas;
         let (before, rest) = self.members.split_at(self.facts.first_read);
-        for member in rest.iter().chain(before) {
+        for member in rest.iter().chain(before).filter(|member| !member.standing().is_witness()) {
             match member.read(offset, into) {
                 Ok(()) => return Ok(()),
                 Err(source) => last = PoolError::NoneLeft { replica: Arc::clone(&member.standing().place), source },
@@ -567,14 +570,14 @@ impl Open {
         self.members.iter().filter(|member| member.standing().is_in_use())
     }
 
-    /// Members that the pool has.
+    /// Members that the pool has and that have its data.
     fn member_count(&self) -> usize {
         self.epochs.as_ref().map_or(self.facts.made_count, |epochs| epochs.member_count())
     }
 
-    /// All but those that are no members any more.
+    /// The replicas: all but witnesses, and those that are no members any more.
     fn places(&self) -> impl Iterator<Item = &Arc<dyn Member>> {
-        self.members.iter().filter(|member| !member.standing().is_removed())
+        self.members.iter().filter(|member| !member.standing().is_removed() && !member.standing().is_witness())
     }
 
     fn check_none_lost(&self) -> Result<(), PoolError> {

@@ -79,7 +79,7 @@ pub(crate) fn made(members: &[FoundMember]) -> Roster {
     };
     let mut members: Vec<_> = members.iter().map(of).collect();
     members.sort_unstable_by_key(|member| member.index);
-    Roster { version: 0, notes: 1, members, change: None }
+    Roster { version: 0, notes: 1, members, change: None, forced: None }
 }
 
 /// The roster behind a change that an epoch has made which is in force. `opening`: the number of that epoch, or of one behind it.
@@ -91,7 +91,7 @@ pub(crate) fn settled(roster: &Roster, opening: u64) -> Roster {
 /// The roster of these members from an epoch on that makes them so by itself. `opening`: the number of that epoch.
 pub(crate) fn settled_behind(roster: &Roster, members: Vec<RosterMember>, opening: u64) -> Roster {
     let (version, notes) = (roster.version.saturating_add(1), roster.notes.max(opening << NOTES_BITS));
-    Roster { version, notes, members, change: None }
+    Roster { version, notes, members, change: None, forced: roster.forced }
 }
 
 /// Whether a replica is a member that counts, behind the change under way, if there is one.
@@ -128,8 +128,8 @@ pub(crate) fn free_index(roster: &Roster, line: &[Epoch]) -> Option<u16> {
         .next()
 }
 
-/// The roster with an asynchronous member, or without that of its index.
-pub(crate) fn with_asynchronous(roster: &Roster, index: u16, member: Option<RosterMember>) -> Roster {
+/// The roster with an asynchronous member or a spare, or without that of its index.
+pub(crate) fn with_uncounted(roster: &Roster, index: u16, member: Option<RosterMember>) -> Roster {
     let mut members: Vec<_> = roster.members.iter().filter(|other| other.index != index).cloned().collect();
     members.extend(member);
     members.sort_unstable_by_key(|member| member.index);

@@ -66,7 +66,7 @@ pub use pmof_mem::{Causes, Declaration, Durability, Evidence, Mechanism, Promise
 pub use pmof_access::{Flushed, Method, Waiting};
 
 #[doc(inline)]
-pub use pmof_control::{ConsistencyPoint, PoolInfo, PoolRefusal};
+pub use pmof_control::{ConsistencyPoint, Forced, PoolInfo, PoolRefusal};
 
 #[doc(inline)]
 pub use pmof_replica::{

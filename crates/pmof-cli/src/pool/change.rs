@@ -3,7 +3,10 @@
 use std::{thread, time::Duration};
 
 use anyhow::{Context, anyhow, bail};
-use pmof::{AsynchronousState, ChangeError, MemberState, Pool, PoolError, PoolOptions, PoolUrl, ReplicaState, causes};
+use pmof::{
+    AsynchronousState, ChangeError, MemberState, Pool, PoolError, PoolOptions, PoolUrl, ReplicaState, ReplicaStatus,
+    causes,
+};
 use pmof_console::{
     output::{self, say, with_mend},
     reach::ConnectArgs,
@@ -11,6 +14,7 @@ use pmof_console::{
 };
 use serde::Serialize;
 
+use super::status::ForcedReport;
 use crate::copy::progress::Progress;
 
 /// How often it is looked how far a new member has come.
@@ -31,8 +35,12 @@ pub(super) struct AddArgs {
     new: PoolUrl,
     /// An asynchronous member: it follows from afar, at consistency points, no write waits for it, and it counts for nothing. Its target needs room for the
     /// pool twice
-    #[arg(long = "async")]
+    #[arg(long = "async", conflicts_with = "is_witness")]
     is_asynchronous: bool,
+    /// A witness: it keeps who is in sync, and none of the bytes. A pool of two and a witness opens and goes on when any one of the three is lost. Choose a target on a
+    /// third machine
+    #[arg(long = "witness")]
+    is_witness: bool,
     #[command(flatten)]
     how: How,
 }
@@ -74,6 +82,24 @@ pub(super) struct ReplaceArgs {
     how: How,
 }
 
+/// Say that you know that a pool was forced: nothing shows it from then on
+///
+/// A pool that was opened with fewer members than are safe, as `pmof pool replace --force` and `remove --force` do, says so in `pmof pool status` until this. The pool must be closed;
+/// a program that writes it clears that by itself.
+#[derive(Debug, clap::Args)]
+pub(super) struct ClearArgs {
+    #[command(flatten)]
+    pool: Of,
+    #[command(flatten)]
+    how: How,
+}
+
+#[derive(Debug, Serialize)]
+struct ClearReport {
+    /// What was shown until now; null where nothing was.
+    cleared: Option<ForcedReport>,
+}
+
 #[derive(Debug, clap::Args)]
 struct Without {
     /// Go on with MEMBER alone where the pool has two members, the other one is lost for good, and nothing says that MEMBER has all that was acknowledged: what
@@ -103,15 +129,19 @@ struct How {
 struct Report {
     added: Option<String>,
     removed: Option<String>,
-    /// Members that the pool has now.
+    /// Members that the pool has now and that have its data.
     members: usize,
     in_sync: usize,
+    witnesses: usize,
 }
 
 pub(super) fn add(args: &AddArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let pool = open(&args.pool, &args.how, connect)?;
     if args.is_asynchronous {
         return add_asynchronous(&pool, args);
+    }
+    if args.is_witness {
+        return add_witness(&pool, args);
     }
     match pool.add(&args.new.to_string()) {
         // What an interrupted addition has begun.
@@ -151,6 +181,29 @@ fn add_asynchronous(pool: &Pool, args: &AddArgs) -> anyhow::Result<()> {
     end(pool, (Some(url), None), &args.how)
 }
 
+fn add_witness(pool: &Pool, args: &AddArgs) -> anyhow::Result<()> {
+    let url = args.new.to_string();
+    let added = pool.add_witness(&url);
+    let status = pool.status().map_err(with_mend)?;
+    let witness = status.witnesses.iter().find(|witness| witness.replica.to_string() == url);
+    match added {
+        // By the same command before.
+        Err(ChangeError::AlreadyMember { .. }) if witness.is_some() => {}
+        added => added.map_err(told)?,
+    }
+    let domain = witness.and_then(|witness| witness.domain.as_ref());
+    let fails_with = |replica: &&ReplicaStatus| {
+        domain.zip(replica.domain.as_ref()).is_some_and(|(one, other)| one.0.number == other.0.number)
+    };
+    if let (Some(replica), Some((_, name))) = (status.replicas.iter().find(fails_with), domain) {
+        eprintln!(
+            "pmof: warning: the witness is in the failure domain of {}, {name}: where both are lost at once, the pool does not open; add one on another machine, and remove this one",
+            replica.replica
+        );
+    }
+    end(pool, (Some(url), None), &args.how)
+}
+
 pub(super) fn remove(args: &RemoveArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let pool = open_without(&args.pool, &args.without, &args.how, connect)?;
     pool.remove(&args.old).map_err(told)?;
@@ -162,6 +215,20 @@ pub(super) fn replace(args: &ReplaceArgs, connect: ConnectArgs) -> anyhow::Resul
     pool.replace(&args.old, &args.new.to_string()).map_err(told)?;
     wait(&pool, &args.new, &args.how)?;
     end(&pool, (Some(args.new.to_string()), Some(args.old.clone())), &args.how)
+}
+
+pub(super) fn clear(args: &ClearArgs, connect: ConnectArgs) -> anyhow::Result<()> {
+    let pool = open(&args.pool, &args.how, connect)?;
+    let cleared = pool.clear_forced().map_err(told)?.as_ref().map(ForcedReport::new);
+    pool.close().map_err(with_mend).context("cannot close the pool")?;
+    if args.how.json {
+        return output::print_json(&ClearReport { cleared });
+    }
+    match cleared {
+        Some(forced) => say!("known, and no longer shown: {forced}"),
+        None => say!("the pool was not forced"),
+    }
+    Ok(())
 }
 
 fn options(of: &Of, how: &How, connect: ConnectArgs) -> PoolOptions {
@@ -176,8 +243,9 @@ fn open_without(of: &Of, without: &Without, how: &How, connect: ConnectArgs) -> 
     }
     let options = options(of, how, connect);
     let found = options.members().map_err(with_mend).context("cannot tell the state of the pool")?;
-    if (found.made_count, found.in_sync_count()) != (2, 1) {
-        let (made, in_sync) = (found.made_count, found.in_sync_count());
+    let made = found.made_count + found.witness_count;
+    if (made, found.in_sync_count()) != (2, 1) {
+        let in_sync = found.in_sync_count();
         bail!(
             "--force is for a pool of two members of which one is lost; this one has {made}, {in_sync} of them in sync, and nothing was changed: {:#}",
             opened.err().unwrap_or_else(|| anyhow!("it cannot be opened"))
@@ -189,7 +257,7 @@ fn open_without(of: &Of, without: &Without, how: &How, connect: ConnectArgs) -> 
     let alone = options.min_replicas(1).open().map_err(with_mend).context("cannot open the member alone")?;
     alone.close().map_err(with_mend).context("cannot close the member")?;
     eprintln!(
-        "pmof: warning: {} goes on alone, by force: what was acknowledged on {} only is lost, and must never be opened as this pool again",
+        "pmof: warning: {} goes on alone, by force: what was acknowledged on {} only is lost, and must never be opened as this pool again; `pmof pool status` shows that until `pmof pool clear`",
         of.member,
         if lost.is_empty() { "the other member".to_owned() } else { lost.join(", ") }
     );
@@ -248,10 +316,10 @@ fn wait(pool: &Pool, new: &PoolUrl, how: &How) -> anyhow::Result<()> {
 
 fn end(pool: &Pool, (added, removed): (Option<String>, Option<String>), how: &How) -> anyhow::Result<()> {
     let status = pool.status().map_err(with_mend)?;
-    let (members, in_sync) = (status.made_count, status.in_sync_count());
+    let (members, in_sync, witnesses) = (status.made_count, status.in_sync_count(), status.witnesses.len());
     pool.close().map_err(with_mend).context("cannot close the pool")?;
     if how.json {
-        return output::print_json(&Report { added, removed, members, in_sync });
+        return output::print_json(&Report { added, removed, members, in_sync, witnesses });
     }
     if let Some(added) = added {
         say!("added {added}");
@@ -259,7 +327,12 @@ fn end(pool: &Pool, (added, removed): (Option<String>, Option<String>), how: &Ho
     if let Some(removed) = removed {
         say!("removed {removed}, whose bytes stay there");
     }
-    say!("the pool has {members} members, {in_sync} of them in sync");
+    let besides = match witnesses {
+        0 => String::new(),
+        1 => " and a witness".to_owned(),
+        _ => format!(" and {witnesses} witnesses"),
+    };
+    say!("the pool has {members} members, {in_sync} of them in sync{besides}");
     Ok(())
 }
 

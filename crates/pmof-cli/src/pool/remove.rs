@@ -175,7 +175,7 @@ fn check_no_members_left(places: &[PoolPlace], connect: ConnectArgs) -> anyhow::
         let options = named.fold(connect.pools(), |options, url| options.replica(url.to_string()));
         // What cannot be judged is for its target to refuse.
         let Ok(PoolMembers { members, .. }) = options.members() else { continue };
-        let is_none = |member: &MemberStatus| matches!(member.state, MemberState::Foreign(_));
+        let is_none = |member: &MemberStatus| matches!(member.state, MemberState::Foreign(_) | MemberState::Spare);
         let is_here = |member: &MemberStatus| !is_none(member) && !matches!(member.state, MemberState::Lost(_));
         let mut left = members.iter().skip(urls.len()).filter(|member| !is_none(member));
         let (Some(member), Some(left)) = (members.first().filter(|member| is_here(member)), left.next()) else {

@@ -3,7 +3,9 @@
 use std::fmt::Write;
 
 use anyhow::{Context, bail};
-use pmof::{ConsistencyPoint, MemberState, MemberStatus, PoolMembers, PoolOptions, PoolUrl, ReplicaError, causes};
+use pmof::{
+    ConsistencyPoint, Forced, MemberState, MemberStatus, PoolMembers, PoolOptions, PoolUrl, ReplicaError, causes,
+};
 use pmof_console::{
     output::{self, with_mend},
     reach::ConnectArgs,
@@ -11,6 +13,7 @@ use pmof_console::{
 };
 use serde::Serialize;
 
+use super::utc;
 use crate::watch::WatchArgs;
 
 /// Show which members a pool has, in which states they are, and how many losses it survives now
@@ -33,15 +36,30 @@ struct StatusReport {
     opening: u64,
     epoch: String,
     mark: u64,
+    /// The last opening with fewer members than are safe, until `pmof pool clear` says that it is known.
+    forced: Option<ForcedReport>,
     /// Who has it open for writing.
     open_by: Option<String>,
     is_closed: bool,
     made: usize,
     in_sync: usize,
+    witnesses: usize,
     quorum: usize,
     /// How many members may be lost now, whichever; null where the pool cannot be opened.
     losses_survived: Option<usize>,
     members: Vec<MemberReport>,
+}
+
+/// An opening that was forced.
+#[derive(Debug, Serialize)]
+pub(super) struct ForcedReport {
+    opening: u64,
+    unix_ms: u64,
+    /// The epoch that it went on from.
+    epoch: String,
+    /// The members that went on, and those that it went on without, by their numbers.
+    went_on: Vec<u16>,
+    left_out: Vec<u16>,
 }
 
 #[derive(Debug, Serialize)]
@@ -50,6 +68,8 @@ struct MemberReport {
     url: Option<String>,
     replica_uuid: Option<String>,
     domain: String,
+    /// It keeps who is in sync, and none of the bytes; its state is "witness" where it answers.
+    is_witness: bool,
     state: &'static str,
     why: Option<String>,
     opening: Option<u64>,
@@ -94,10 +114,12 @@ impl StatusReport {
             opening: members.opening,
             epoch: members.epoch.to_string(),
             mark: members.mark,
+            forced: members.forced.as_ref().map(ForcedReport::new),
             open_by: members.writer.clone(),
             is_closed: members.is_closed,
             made: members.made_count,
             in_sync: members.in_sync_count(),
+            witnesses: members.witness_count,
             quorum: members.quorum,
             losses_survived: members.losses_survived,
             members: members.members.iter().map(MemberReport::new).collect(),
@@ -126,7 +148,15 @@ impl StatusReport {
         };
         line("writer", &state);
         line("opening", &format!("{}, epoch {}, mark {}", self.opening, self.epoch, self.mark));
-        line("in sync", &format!("{} of {}, quorum {}", self.in_sync, self.made, self.quorum));
+        let witnesses = match self.witnesses {
+            0 => String::new(),
+            1 => ", and a witness".to_owned(),
+            more => format!(", and {more} witnesses"),
+        };
+        if let Some(forced) = &self.forced {
+            line("forced", &format!("{forced}; `pmof pool clear MEMBER` when that is known"));
+        }
+        line("in sync", &format!("{} of {}{witnesses}, quorum {}", self.in_sync, self.made, self.quorum));
         match self.losses_survived {
             Some(0) => line("survives", &"no further loss"),
             Some(1) => line("survives", &"the loss of any one member"),
@@ -138,6 +168,8 @@ impl StatusReport {
             let url = member.url.as_deref().unwrap_or("(no address known)");
             let domain = if member.domain.is_empty() { String::new() } else { format!(" in {}", member.domain) };
             let why = member.why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+            let domain =
+                if member.is_witness && member.state != "witness" { format!("{domain}, a witness") } else { domain };
             line("member", &format!("{index} {:<8} {url}{domain}{why}", member.state));
         }
         let is_gone = |member: &&MemberReport| member.index.is_some() && matches!(member.state, "lost" | "foreign");
@@ -151,6 +183,28 @@ impl StatusReport {
             );
         }
         text
+    }
+}
+
+impl ForcedReport {
+    pub(super) fn new(forced: &Forced) -> Self {
+        let Forced { opening, unix_ms, epoch, went_on, left_out } = *forced;
+        let indexes = |bits: u64| (0..64).filter(|index| bits & (1 << index) != 0).collect();
+        Self { opening, unix_ms, epoch: epoch.to_string(), went_on: indexes(went_on), left_out: indexes(left_out) }
+    }
+}
+
+impl std::fmt::Display for ForcedReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { opening, unix_ms, epoch, went_on, left_out } = self;
+        let named = |indexes: &[u16]| indexes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        write!(
+            f,
+            "opening {opening} at {} went on from epoch {epoch} with member {}, without {}: what only those had is lost",
+            utc(unix_ms / 1000),
+            named(went_on),
+            named(left_out)
+        )
     }
 }
 
@@ -182,6 +236,8 @@ impl MemberReport {
             MemberState::Syncing => ("syncing", None),
             MemberState::Behind(why) => ("behind", words(why)),
             MemberState::Foreign(why) => ("foreign", words(why)),
+            MemberState::Witness => ("witness", None),
+            MemberState::Spare => ("spare", None),
             MemberState::Lost(why) => ("lost", words(why)),
             MemberState::Asynchronous { lost: Some(why), .. } => ("async", words(why)),
             MemberState::Asynchronous { point, heard, .. } => {
@@ -200,6 +256,7 @@ impl MemberReport {
             url: member.replica.as_ref().map(ToString::to_string),
             replica_uuid: info.map(|info| info.header.replica_uuid.to_string()),
             domain: member.domain.clone(),
+            is_witness: member.is_witness,
             state,
             why,
             opening: info.map(|info| info.state.opening),

@@ -128,6 +128,21 @@ fn of_two_members_one_that_is_lost_for_good_is_replaced_by_force() {
     let said = pmof(["pool", "replace", &urls[0], "1", &urls[2], "--force"]);
     assert!(said.code == Some(0) && said.errors.contains("goes on alone, by force"), "{said:?}");
     assert!(said.output.ends_with("the pool has 2 members, 2 of them in sync\n"), "{said:?}");
+    // That it was forced is shown until somebody knows.
+    for url in [&urls[0], &urls[2]] {
+        let said = pmof(["pool", "status", url]).done();
+        assert!(
+            said.contains("forced     opening 2 at 20") && said.contains(" with member 0, without 1: what only"),
+            "{said}"
+        );
+    }
+    let report = pmof(["pool", "status", &urls[0], "--json"]).json();
+    assert_eq!((&report["forced"]["went_on"], &report["forced"]["left_out"]), (&[0].into(), &[1].into()), "{report}");
+    let said = pmof(["pool", "clear", &urls[2]]).done();
+    assert!(said.starts_with("known, and no longer shown: opening 2 at 20"), "{said}");
+    assert_eq!(pmof(["pool", "clear", &urls[0]]).done(), "the pool was not forced\n");
+    assert_eq!(pmof(["pool", "clear", &urls[0], "--json"]).json()["cleared"], serde_json::Value::Null);
+    assert!(!pmof(["pool", "status", &urls[0]]).done().contains("forced"));
     four[1].restart();
     let late = four[1].url("orders");
     let report = pmof(["pool", "status", &urls[0], &late, "--json"]).json();
@@ -138,4 +153,42 @@ fn of_two_members_one_that_is_lost_for_good_is_replaced_by_force() {
     four[2].kill();
     pmof(["pool", "remove", &urls[0], "1", "--force"])
         .failed(&["--force is for a pool of two members", "nothing was changed"]);
+}
+
+#[test]
+fn a_witness_is_added_shown_replaced_and_removed() {
+    let (mut four, urls) = made(2);
+    let said = pmof(["pool", "add", "--witness", &urls[0], &urls[2]]);
+    assert!(said.code == Some(0) && said.errors.contains("the witness is in the failure domain of tcp://"), "{said:?}");
+    let summary = "the pool has 2 members, 2 of them in sync and a witness\n";
+    assert_eq!(said.output, format!("added {}\n{summary}", urls[2]));
+    let again = pmof(["pool", "add", "--witness", &urls[0], &urls[2], "--json"]);
+    let again: serde_json::Value = serde_json::from_str(&again.output).unwrap();
+    assert_eq!((&again["members"], &again["witnesses"]), (&2.into(), &1.into()), "by itself it can be given again");
+    let said = pmof(["pool", "status", &urls[2]]).done();
+    for line in ["in sync    2 of 2, and a witness, quorum 2\n", "survives   the loss of any one member\n"] {
+        assert!(said.contains(line), "{said}");
+    }
+    assert!(said.contains(&format!("member     2 witness  {} in machine-", urls[2])), "{said}");
+    pmof(["pool", "promote", &urls[2]]).failed(&["is a witness, which has none of the pool's bytes"]);
+    pmof(["pool", "rm", &urls[2]]).failed(&["is member 2 of a pool that has others", "pmof pool remove"]);
+    pmof(["pool", "add", "--witness", "--async", &urls[0], &urls[3]]).wrong_use(&["--async"]);
+
+    // Any one may be lost.
+    four[0].kill();
+    let said = pmof(["pool", "replace", &urls[2], "0", &urls[3]]).done();
+    assert!(said.ends_with(summary), "{said}");
+    four[2].kill();
+    let report = pmof(["pool", "status", &urls[3], "--json"]).json();
+    let witness = report["members"].as_array().unwrap().iter().find(|member| member["index"] == 2).unwrap();
+    assert_eq!((&witness["state"], &witness["is_witness"]), (&"lost".into(), &true.into()), "{report}");
+    let said = pmof(["pool", "status", &urls[3]]).done();
+    assert!(said.contains(", a witness: ") && said.contains("`pmof pool replace MEMBER 2 NEW`"), "{said}");
+    four[0].restart();
+    pmof(["pool", "rm", "--force", &four[0].url("orders")]).done();
+    let new = four[0].url("orders");
+    let said = pmof(["pool", "replace", &urls[1], "2", &new]).done();
+    assert!(said.ends_with(summary), "{said}");
+    let said = pmof(["pool", "remove", &urls[1], &new]).done();
+    assert!(said.ends_with("the pool has 2 members, 2 of them in sync\n"), "{said}");
 }

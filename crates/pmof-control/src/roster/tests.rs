@@ -11,7 +11,13 @@ fn member(index: u16, url: &str) -> RosterMember {
 
 fn sample() -> Roster {
     let witness = RosterMember { role: Role::Witness, ..member(4, "") };
-    Roster { version: 7, notes: 3, members: vec![member(0, "tcp://a:7204/orders"), witness], change: None }
+    Roster {
+        version: 7,
+        notes: 3,
+        members: vec![member(0, "tcp://a:7204/orders"), witness],
+        change: None,
+        forced: None,
+    }
 }
 
 fn changing() -> Roster {
@@ -105,24 +111,61 @@ fn what_cannot_be_kept_is_refused() {
     assert!(matches!(twice.encode(), Err(RosterError::Malformed { .. })));
 }
 
+#[test]
+fn a_forced_opening_lies_behind_the_members() {
+    let forced = Forced { opening: 9, unix_ms: 10, epoch: Uuid::from_u128(11), went_on: 1, left_out: 2 };
+    let marked = Roster { forced: Some(forced), ..sample() };
+    let (plain, encoded) = (sample().encode().unwrap(), marked.encode().unwrap());
+    assert_eq!((encoded.len(), encoded[35], plain[35]), (plain.len() + 48, 1, 0));
+    assert_eq!(encoded[plain.len()..][..16], [9, 0, 0, 0, 0, 0, 0, 0, 10, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(encoded[plain.len() + 32..], [1, 0, 0, 0, 0, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(Roster::decode(&encoded), Ok(marked.clone()));
+    // A change of the members keeps it.
+    let changed = marked.adding(member(2, ""), Uuid::from_u128(3)).settled(|_| true);
+    assert_eq!(changed.forced, Some(forced));
+    // One that is cut off, or of another kind, is no roster at all: the slot before counts.
+    for garbled in [&encoded[..encoded.len() - 1], &[&encoded[..35], &[3], &encoded[36..]].concat()] {
+        assert!(matches!(Roster::decode(garbled), Err(RosterError::Malformed { .. })));
+    }
+    let mut slots = slots(&[(&sample(), 1), (&marked, 2)]);
+    slots[16 + plain.len() + 40] ^= 1;
+    assert_eq!(Roster::read(3, &slots), Ok((sample(), 1)));
+}
+
+#[test]
+fn a_spare_and_an_asynchronous_member_count_for_nothing() {
+    let mut roster = sample();
+    roster
+        .members
+        .extend([Role::Asynchronous, Role::Spare].map(|role| RosterMember { role, ..member(5 + role as u16, "") }));
+    assert_eq!((roster.indexes(), roster.counted().count()), (0b10001, 2));
+    assert_eq!(Roster::decode(&roster.encode().unwrap()), Ok(roster));
+}
+
 fn any_roster() -> impl Strategy<Value = Roster> {
-    let one = (0..64_u16, 0..3_u8, any::<u128>(), "[a-z:/]{0,100}", "[a-z]{0,20}");
+    let one = (0..64_u16, 0..4_u8, any::<u128>(), "[a-z:/]{0,100}", "[a-z]{0,20}");
     let members = proptest::collection::vec(one, 1..20);
-    (any::<(u64, u64)>(), members, proptest::option::of((any::<u128>(), any::<bool>()))).prop_map(
-        |((version, notes), members, change)| {
-            let of = |(index, role, uuid, url, domain)| {
-                let role = [Role::Data, Role::Witness, Role::Asynchronous][usize::from(role)];
-                RosterMember { index, role, replica_uuid: Uuid::from_u128(uuid), url, domain }
-            };
-            let mut members: Vec<RosterMember> = members.into_iter().map(of).collect();
-            members.sort_by_key(|member| member.index);
-            members.dedup_by_key(|member| member.index);
-            let index = members[0].index;
-            let change =
-                change.map(|(epoch, is_added)| RosterChange { epoch: Uuid::from_u128(epoch), index, is_added });
-            Roster { version, notes, members, change }
-        },
-    )
+    let change = proptest::option::of((any::<u128>(), any::<bool>()));
+    let forced = proptest::option::of((any::<u64>(), any::<u128>(), any::<u64>()));
+    (any::<(u64, u64)>(), members, change, forced).prop_map(|((version, notes), members, change, forced)| {
+        let of = |(index, role, uuid, url, domain)| {
+            let role = [Role::Data, Role::Witness, Role::Asynchronous, Role::Spare][usize::from(role)];
+            RosterMember { index, role, replica_uuid: Uuid::from_u128(uuid), url, domain }
+        };
+        let mut members: Vec<RosterMember> = members.into_iter().map(of).collect();
+        members.sort_by_key(|member| member.index);
+        members.dedup_by_key(|member| member.index);
+        let index = members[0].index;
+        let change = change.map(|(epoch, is_added)| RosterChange { epoch: Uuid::from_u128(epoch), index, is_added });
+        let forced = forced.map(|(opening, epoch, went_on)| Forced {
+            opening,
+            unix_ms: opening ^ 1,
+            epoch: Uuid::from_u128(epoch),
+            went_on,
+            left_out: !went_on,
+        });
+        Roster { version, notes, members, change, forced }
+    })
 }
 
 proptest! {

@@ -12,7 +12,7 @@ fn member(index: u16) -> RosterMember {
 }
 
 fn roster(indexes: std::ops::Range<u16>) -> Roster {
-    Roster { version: 0, notes: 1, members: indexes.map(member).collect(), change: None }
+    Roster { version: 0, notes: 1, members: indexes.map(member).collect(), change: None, forced: None }
 }
 
 fn made(count: u16) -> PoolState {

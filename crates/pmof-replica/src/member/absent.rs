@@ -16,6 +16,11 @@ impl AbsentMember {
         let standing = Standing::failed(place, Arc::clone(&why));
         Self(standing, why)
     }
+
+    /// The place of a witness that is out of reach.
+    pub(crate) fn of_witness(self, is_witness: bool) -> Self {
+        Self(self.0.of_witness(is_witness), self.1)
+    }
 }
 
 impl Member for AbsentMember {

@@ -4,7 +4,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use pmof_control::{NewPool, OpenFor, PoolRefusal, PoolState, Reply, Request, Role, Roster, RosterMember};
+use pmof_control::{
+    Forced, NewPool, OpenFor, PoolRefusal, PoolState, Reply, Request, Role, Roster, RosterMember, WITNESS_BYTES,
+};
 use uuid::Uuid;
 
 use super::{
@@ -13,7 +15,7 @@ use super::{
     epochs::{Changed, Epochs, Planned},
     events::Event,
     intents::Found,
-    opened::{Checked, check_opened, place},
+    opened::{Checked, check_opened, check_size, place},
     opening::undo_creation,
     returns::Returns,
 };
@@ -50,7 +52,17 @@ impl Pool {
     /// # Errors
     /// [`ChangeError`]. All but [`Undecided`](ChangeError::Undecided) leave the members as they were.
     pub fn add(&self, url: &str) -> Result<(), ChangeError> {
-        self.changer()?.add(&Arc::new(url.parse()?))
+        self.changer()?.add(&Arc::new(url.parse()?), Role::Data)
+    }
+
+    /// Makes a witness at `url` a member, durably: it keeps the pool's epochs and its list of members, and none of its bytes. It counts where members have to know of an epoch,
+    /// and for nothing else: no receipt names it, nothing is read from it. So a pool of two and a witness opens and goes on when any one of the three is lost. It takes little
+    /// room on its target; that should be none of a member's, or fails with it.
+    ///
+    /// # Errors
+    /// [`ChangeError`]. All but [`Undecided`](ChangeError::Undecided) leave the members as they were.
+    pub fn add_witness(&self, url: &str) -> Result<(), ChangeError> {
+        self.changer()?.add(&Arc::new(url.parse()?), Role::Witness)
     }
 
     /// Makes a member no member, durably: one that is lost, or one that is in sync, as long as another one is. `replica` is its URL, or its number as `pmof pool
@@ -83,7 +95,7 @@ impl Pool {
             (Some(old), Some(new)) if old.index == new.index || old.role != new.role => {
                 return Err(ChangeError::AlreadyMember { replica: place(&new_url) });
             }
-            (Some(old), known) if !old.counts() => {
+            (Some(old), known) if old.role == Role::Asynchronous => {
                 known.map_or_else(|| changer.add_asynchronous(&new_url), |_| Ok(()))?;
                 return changer.remove_asynchronous(old);
             }
@@ -95,8 +107,8 @@ impl Pool {
                 }
             }
             (_, None) => {
-                meant(&roster, old)?;
-                changer.add(&new_url)?;
+                let old = meant(&roster, old)?;
+                changer.add(&new_url, old.role)?;
             }
         }
         let mut lost_looks = 0;
@@ -119,6 +131,20 @@ impl Pool {
             drop(open);
             std::thread::sleep(LOOK);
         }
+    }
+
+    /// Notes durably that whoever operates the pool knows that it [was forced](crate::PoolStatus::forced), and what may be lost by that: nothing shows it from then on. Returns what
+    /// was shown, if anything was.
+    ///
+    /// # Errors
+    /// [`ChangeError`].
+    pub fn clear_forced(&self) -> Result<Option<Forced>, ChangeError> {
+        let changer = self.changer()?;
+        let forced = changer.roster()?.forced;
+        if forced.is_some() {
+            outcome(changer.epochs.clear_forced())?;
+        }
+        Ok(forced)
     }
 
     /// The right to change the members, which one has at a time.
@@ -179,12 +205,12 @@ impl Changer<'_> {
         self.epochs.roster().ok_or(ChangeError::TooFew)
     }
 
-    fn add(&self, url: &Arc<PoolUrl>) -> Result<(), ChangeError> {
+    fn add(&self, url: &Arc<PoolUrl>, role: Role) -> Result<(), ChangeError> {
         let roster = self.roster()?;
         if named(&roster, &url.to_string()).is_some() {
             return Err(ChangeError::AlreadyMember { replica: place(url) });
         }
-        let made = self.make(&roster, url)?;
+        let made = self.make(&roster, url, role)?;
         if let Err(error) = roster.adding(made.of_roster.clone(), Uuid::new_v4()).check() {
             undo_creation(url, &made.site);
             return Err(error.into());
@@ -205,17 +231,36 @@ impl Changer<'_> {
             self.let_go(position, index);
         } else {
             self.returns.bring_in(position);
-            self.shared.events.add(Event::Added { replica: place(url) });
+            self.shared.events.add(match role {
+                Role::Witness => Event::WitnessAdded { replica: place(url) },
+                _ => Event::Added { replica: place(url) },
+            });
+            self.warn_of_shared_domain(&made);
         }
         outcome(changed)
     }
 
+    /// A witness that fails with a member that has data is no help where that one is lost.
+    fn warn_of_shared_domain(&self, made: &Made) {
+        let (witness, Ok(open)) = (made.member.standing(), self.shared.hold()) else { return };
+        let Some(own) = witness.failure_domain().filter(|_| witness.is_witness()) else { return };
+        let is_shared =
+            |member: &&Arc<dyn Member>| member.standing().failure_domain().is_some_and(|domain| domain.is_shared(own));
+        if let Some(member) = open.places().find(is_shared) {
+            let (witness, replica) = (&witness.place, &member.standing().place);
+            log::warn!(
+                "the witness {witness:#} is in the failure domain of {replica:#}, {}: both may be lost at once",
+                own.name
+            );
+        }
+    }
+
     /// The request for an empty replica, the `count`-th.
-    fn creation(&self, url: &PoolUrl, index: u16, count: u16) -> Request {
+    fn creation(&self, url: &PoolUrl, (index, role): (u16, Role), count: u16) -> Request {
         let facts = &self.shared.facts;
         let new = NewPool {
             pool_uuid: facts.uuid,
-            size_bytes: facts.size_bytes,
+            size_bytes: if role == Role::Witness { WITNESS_BYTES } else { facts.size_bytes },
             epoch: Uuid::new_v4(),
             replica_index: index,
             replica_count: count.max(index + 1),
@@ -226,7 +271,7 @@ impl Changer<'_> {
     }
 
     /// Makes an empty replica.
-    fn make(&self, roster: &Roster, url: &Arc<PoolUrl>) -> Result<Made, ChangeError> {
+    fn make(&self, roster: &Roster, url: &Arc<PoolUrl>, role: Role) -> Result<Made, ChangeError> {
         let not_made = |source: ReplicaError| ChangeError::NotMade { replica: place(url), source: Arc::new(source) };
         let open = self.shared.hold()?;
         let too_many = || ChangeError::TooMany { count: roster.members.len() };
@@ -235,7 +280,7 @@ impl Changer<'_> {
             return Err(too_many());
         }
         let facts = &self.shared.facts;
-        let create = self.creation(url, index, roster.counted().count() as u16 + 1);
+        let create = self.creation(url, (index, role), roster.counted().count() as u16 + 1);
         let site = self.returns.site(url).map_err(not_made)?;
         let reply = match site.ask(&create) {
             Err(ReplicaError::Refused { refusal: PoolRefusal::AlreadyExists, text }) => {
@@ -251,13 +296,14 @@ impl Changer<'_> {
             OpenFor::Write,
             &mut Some(self.returns.identity()),
         );
-        let made = checked.and_then(|Checked { replica_uuid, state, reached, .. }| {
+        let made = checked.and_then(|Checked { replica_uuid, size_bytes, state, reached, .. }| {
+            check_size((size_bytes, facts.uuid), &self.returns.identity(), role == Role::Witness)?;
             let domain = site.failure_domain(site.send(&Request::Domain));
             let name = domain.as_ref().map_or_else(String::new, |domain| domain.name.to_string());
-            let standing = Standing::behind(place(url)).with_failure_domain(domain);
+            let standing = Standing::behind(place(url)).with_failure_domain(domain).of_witness(role == Role::Witness);
             let member = reached.member(standing, site.clone(), facts.size_bytes, open.mirror.as_ref())?;
             let url_text = url.to_string();
-            let of_roster = RosterMember { index, role: Role::Data, replica_uuid, url: url_text, domain: name };
+            let of_roster = RosterMember { index, role, replica_uuid, url: url_text, domain: name };
             Ok((state, member, of_roster))
         });
         let keeps_members = site.ask(&Request::Roster { offset: 0 });
@@ -321,7 +367,7 @@ impl Changer<'_> {
         let roster = self.roster()?;
         let of_roster = meant(&roster, wanted)?;
         let index = of_roster.index;
-        if !of_roster.counts() {
+        if of_roster.role == Role::Asynchronous {
             return self.remove_asynchronous(of_roster);
         }
         let position = self.position(of_roster)?;
@@ -353,15 +399,16 @@ impl Changer<'_> {
     fn check_may_go(&self, roster: &Roster, index: u16, position: Option<usize>) -> Result<(), ChangeError> {
         let open = self.shared.hold()?;
         let goes = |at: usize| Some(at) == position;
-        let others =
-            || open.members.iter().enumerate().filter(|(at, _)| !goes(*at)).map(|(_, member)| member.standing());
+        let is_other = |at: usize, standing: &Standing| !goes(at) && !standing.is_witness();
+        let standings = || open.members.iter().enumerate().map(|(at, member)| (at, member.standing()));
+        let others = || standings().filter(|(at, standing)| is_other(*at, standing)).map(|(_, standing)| standing);
         if !others().any(Standing::is_in_use) {
             let url = roster.member(index).and_then(|member| member.url.parse::<PoolUrl>().ok()).map(Arc::new);
             let of_position = || position.map(|at| Arc::clone(&open.members[at].standing().place));
             let replica = of_position().or_else(|| url.map(|url| place(&url)));
             return Err(replica.map_or(ChangeError::TooFew, |replica| ChangeError::LastInSync { replica }));
         }
-        let left = roster.counted().count() - 1;
+        let left = roster.with_data().filter(|member| member.index != index).count();
         // One whose domain is not known now may be in one of its own.
         let unknown = others().filter(|standing| !standing.is_removed() && standing.domain().is_none()).count();
         let known = crate::domain::distinct(others().filter(|standing| !standing.is_removed()).map(Standing::domain));

@@ -57,12 +57,13 @@ impl Open {
             }
             let is_lost = standing.failure().is_some();
             let is_known = is_lost && (standing.is_told() || is_loss_known) && !self.is_unpublished;
-            if standing.is_behind() {
+            if standing.is_behind() && !standing.is_witness() {
                 continue;
             }
             match member.close() {
                 Ok(()) => closed.push(member),
-                Err(_) if is_known => {}
+                // Nothing that was acknowledged depends on a witness.
+                Err(_) if is_known || standing.is_witness() => {}
                 Err(source) => done = done.and(Err(replica_error(&**member, source))),
             }
         }

@@ -9,7 +9,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
-use pmof_control::{OpenFor, PoolState, Reply, Request, Roster};
+use pmof_control::{OpenFor, PoolState, Reply, Request, Role, Roster, RosterMember};
 use rustix::time::{ClockId, clock_gettime};
 
 use crate::{
@@ -40,7 +40,7 @@ pub(super) struct Epochs {
     marked_at: AtomicU64,
     /// The members of the epoch that is durable, as the view has them.
     current: AtomicU64,
-    /// Members that the pool has.
+    /// Members that the pool has and that have its data.
     count: AtomicUsize,
     state: Mutex<State>,
 }
@@ -65,6 +65,8 @@ pub(super) struct State {
     roster: Option<Roster>,
     /// Members that keep that roster, or never will, by their positions.
     kept: Positions,
+    /// Members that have no data, where no roster tells.
+    witness_count: usize,
     /// Members that a change under way leaves out, while they have all that the others have.
     leaving: Positions,
     /// Epochs that were announced, and members that were introduced: each undoes an announcement before it.
@@ -92,6 +94,7 @@ impl Epochs {
             view,
             roster: None,
             kept: 0,
+            witness_count: 0,
             leaving: 0,
             changes: 0,
             terms,
@@ -121,6 +124,13 @@ impl Epochs {
         state.in_use() == self.current.load(Ordering::Acquire) || self.begin_in(&mut state)
     }
 
+    /// So many of the members have no data, as whoever opened the pool has found.
+    pub(super) fn keep_witness_count(&self, count: usize) {
+        let mut state = self.state.lock();
+        state.witness_count = count;
+        self.count.store(state.data_count(), Ordering::Release);
+    }
+
     /// The pool was made just now.
     pub(super) fn note_made(&self) {
         self.state.lock().view.note_made();
@@ -148,7 +158,7 @@ impl Epochs {
                 Step::Done(is_done) => {
                     if is_done {
                         state.settle_members();
-                        self.count.store(state.view.counts().0, Ordering::Release);
+                        self.count.store(state.data_count(), Ordering::Release);
                     }
                     return is_done;
                 }
@@ -322,7 +332,7 @@ impl Epochs {
         !state.has_ended
     }
 
-    /// Members that the pool has.
+    /// Members that the pool has and that have its data.
     pub(super) fn member_count(&self) -> usize {
         self.count.load(Ordering::Acquire)
     }
@@ -355,11 +365,14 @@ impl Epochs {
     }
 
     /// Raises the mark on all members in use, durably: after the flush and before the persist is acknowledged, so that a copy
-    /// made an interval before the acknowledgement lacks the mark. The target takes the occasion to see that the file still has its name.
+    /// made an interval before the acknowledgement lacks the mark. The target takes the occasion to see that the file still has its name. Witnesses keep it, too: an
+    /// older copy of the only replica in sync is told by them.
     fn raise_mark(&self, state: &mut State) {
         let now = now();
         let request = state.view.raise_mark();
-        state.tell(state.in_use(), &request, &Reply::Marked);
+        let in_use = state.in_use();
+        let witnesses = if in_use == 0 { 0 } else { state.connected_witnesses() };
+        state.tell(in_use | witnesses, &request, &Reply::Marked);
         // Not before: others that are to be acknowledged wait for it.
         self.marked_at.store(now, Ordering::Release);
     }
@@ -386,6 +399,17 @@ impl State {
 
     fn prompt(&self) -> Positions {
         positions(&self.members, |standing| standing.failure().is_none() && !standing.is_slow())
+    }
+
+    fn connected_witnesses(&self) -> Positions {
+        positions(&self.members, |standing| standing.is_witness() && standing.is_well()) & !self.leaving
+    }
+
+    /// Members that the pool has and that have its data: as they were, while a change is under way.
+    fn data_count(&self) -> usize {
+        let is_witness = |member: &&RosterMember| member.role == Role::Witness;
+        let in_roster = |roster: &Roster| roster.settled(|_| false).members.iter().filter(is_witness).count();
+        self.view.counts().0.saturating_sub(self.roster.as_ref().map_or(self.witness_count, in_roster))
     }
 
     fn in_use(&self) -> Positions {

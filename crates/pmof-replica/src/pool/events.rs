@@ -9,6 +9,7 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
+use pmof_control::Forced;
 use pmof_mem::causes;
 
 use crate::{ReplicaError, ReplicaPlace};
@@ -87,6 +88,16 @@ pub enum Event {
         /// Which of the pool's it was.
         index: u16,
     },
+    /// A witness became a member of the pool.
+    WitnessAdded {
+        /// The witness.
+        replica: Arc<ReplicaPlace>,
+    },
+    /// A witness is connected again, and knows of the pool's epoch.
+    WitnessBack {
+        /// The witness.
+        replica: Arc<ReplicaPlace>,
+    },
     /// An asynchronous member is at a point of this writer, and is sent what is written from now on.
     Following {
         /// The member.
@@ -108,6 +119,12 @@ pub enum Event {
         replica: Arc<ReplicaPlace>,
         /// Why.
         why: Arc<ReplicaError>,
+    },
+    /// The pool was opened for writing with fewer members than are safe, now or before, and no operator has said since that this
+    /// [is known](crate::Pool::clear_forced). It is the first event that whoever listens is told.
+    Forced {
+        /// The last such opening.
+        forced: Forced,
     },
     /// All replicas that were in sync are lost: nothing is acknowledged any more, also when they are back, and nothing happens to the pool here. It is
     /// to be [opened again](crate::PoolError::must_reopen).
@@ -142,6 +159,8 @@ impl fmt::Display for Event {
             Self::Added { replica } => write!(f, "{replica:#} is a member of the pool now, and catches up"),
             Self::Removed { replica: Some(replica), .. } => write!(f, "{replica:#} is no member of the pool any more"),
             Self::Removed { replica: None, index } => write!(f, "replica {index} is no member of the pool any more"),
+            Self::WitnessAdded { replica } => write!(f, "{replica:#} is a witness of the pool now"),
+            Self::WitnessBack { replica } => write!(f, "{replica:#} is back: the pool has its witness again"),
             Self::Following { replica, copied_bytes } => {
                 write!(f, "{replica:#} follows asynchronously after {copied_bytes} bytes were copied")
             }
@@ -154,10 +173,26 @@ impl fmt::Display for Event {
             Self::NotFollowing { replica, why } => {
                 write!(f, "{replica:#} does not follow, and stays at its point: {}", causes(why))
             }
+            Self::Forced { forced } => write!(f, "{}", told(forced)),
             Self::NoneLeft => f.write_str("no replica is left that was in sync: open the pool again"),
             Self::Fenced { successor } => write!(f, "the pool was taken over by {successor}"),
         }
     }
+}
+
+/// What a forced opening was.
+fn told(forced: &Forced) -> String {
+    let named = |bits: u64| {
+        let indexes: Vec<_> =
+            (0..64_u16).filter(|index| bits & (1 << index) != 0).map(|index| index.to_string()).collect();
+        if indexes.is_empty() { "none".to_owned() } else { indexes.join(", ") }
+    };
+    format!(
+        "the pool was forced: opening {} went on with too few members ({}) and without others ({}), and what only those had is lost",
+        forced.opening,
+        named(forced.went_on),
+        named(forced.left_out)
+    )
 }
 
 /// The events of a pool, as far as they are kept.
@@ -184,12 +219,15 @@ impl Log {
             | Event::Rejected { .. }
             | Event::FellBehind { .. }
             | Event::NotFollowing { .. }
+            | Event::Forced { .. }
             | Event::NoneLeft
             | Event::Fenced { .. } => log::warn!("{event}"),
             Event::CatchingUp { .. }
             | Event::InSync { .. }
             | Event::Verified { .. }
             | Event::Added { .. }
+            | Event::WitnessAdded { .. }
+            | Event::WitnessBack { .. }
             | Event::Following { .. }
             | Event::Removed { .. } => log::info!("{event}"),
         }
@@ -203,12 +241,12 @@ impl Log {
     }
 
     /// What happens from now on.
-    pub(super) fn listen(self: &Arc<Self>) -> Events {
+    pub(super) fn listen(self: &Arc<Self>, first: Option<Event>) -> Events {
         let next = {
             let kept = self.kept.lock();
             kept.first + kept.events.len() as u64
         };
-        Events { log: Arc::clone(self), next }
+        Events { log: Arc::clone(self), first, next }
     }
 
     /// Nothing will happen any more.
@@ -222,12 +260,16 @@ impl Log {
 #[derive(Debug)]
 pub struct Events {
     log: Arc<Log>,
+    first: Option<Event>,
     next: u64,
 }
 
 impl Events {
     /// The next event, for which this waits for up to `limit`. `None`: there was none, or the pool was closed.
     pub fn next_for(&mut self, limit: Duration) -> Option<Event> {
+        if let Some(first) = self.first.take() {
+            return Some(first);
+        }
         let until = Instant::now() + limit;
         let mut kept = self.log.kept.lock();
         loop {

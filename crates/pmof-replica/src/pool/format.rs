@@ -148,7 +148,7 @@ impl Open {
             user_flags,
             attributes: replicas.attributes(),
             made_count: usize::from(replica_count),
-            replica_count: members.len(),
+            replica_count: members.iter().filter(|member| !member.standing().is_witness()).count(),
             durability,
             access,
             left_out,

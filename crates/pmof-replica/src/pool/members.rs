@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pmof_control::{ConsistencyPoint, FailureDomain, OpenFor, PoolInfo, Reply, Request, Roster};
+use pmof_control::{ConsistencyPoint, FailureDomain, Forced, OpenFor, PoolInfo, Reply, Request, Role, Roster};
 use pmof_mem::Durability;
 use uuid::Uuid;
 
@@ -46,8 +46,12 @@ pub enum MemberState {
         /// It was not found, or not looked for where the error is `None` and so is the point.
         lost: Option<Arc<ReplicaError>>,
     },
+    /// It is a witness: it keeps the pool's epochs and none of its bytes.
+    Witness,
     /// It was not found.
     Lost(Arc<ReplicaError>),
+    /// It is a spare: an address where a member is made in the place of one that is lost for long. Nothing lies there before.
+    Spare,
     /// It was not looked for: its address is not known, or would start a program or open a file here.
     Unnamed,
 }
@@ -59,6 +63,8 @@ pub struct MemberStatus {
     pub index: Option<u16>,
     /// Where it lies, or was found last. `None`: nobody knows.
     pub replica: Option<Arc<ReplicaPlace>>,
+    /// Whether it keeps the pool's epochs and none of its bytes, also where it was not found.
+    pub is_witness: bool,
     /// Its failure domain, as its target names it; empty where that is not known.
     pub domain: String,
     /// Its state.
@@ -74,8 +80,10 @@ pub struct PoolMembers {
     pub pool_uuid: Uuid,
     /// Bytes of user data.
     pub size_bytes: u64,
-    /// Members that the pool has: the replicas that it was made with, unless they were [changed](crate::Pool::add).
+    /// Members that the pool has and that have its data: the replicas that it was made with, unless they were [changed](crate::Pool::add).
     pub made_count: usize,
+    /// Members that keep its epochs and none of its bytes.
+    pub witness_count: usize,
     /// Members that must know of an epoch before anything depends on it.
     pub quorum: usize,
     /// Openings for writing and changes of members so far.
@@ -84,6 +92,9 @@ pub struct PoolMembers {
     pub epoch: Uuid,
     /// The highest mark: raised about once a second while the pool is written.
     pub mark: u64,
+    /// The last opening for writing with fewer members than are safe ([`min_replicas`](crate::PoolOptions::min_replicas), or `--force` of a command), until an operator
+    /// [knows of it](crate::Pool::clear_forced).
+    pub forced: Option<Forced>,
     /// Who has it open for writing.
     pub writer: Option<String>,
     /// Whether all members in sync were closed in order.
@@ -273,6 +284,10 @@ fn judge(answers: Vec<Answer>) -> Result<PoolMembers, PoolError> {
             return MemberState::Foreign(Arc::clone(why));
         }
         let of = positions.iter().position(|position| *position == at);
+        let header = answers[at].info.as_ref().ok().map(|info| &info.header);
+        if header.is_some_and(|header| electorate.is_witness(header.replica_index, header.replica_uuid)) {
+            return MemberState::Witness;
+        }
         match apart.iter().find(|(position, _)| Some(*position) == of) {
             None => MemberState::InSync,
             Some((position, Apart::CatchingUp { .. })) if agreement.is_some() && infos[*position].open_by.is_none() => {
@@ -295,17 +310,20 @@ fn judge(answers: Vec<Answer>) -> Result<PoolMembers, PoolError> {
         infos.iter().find_map(|info| info.open_by.clone()),
         agreement.as_ref().is_some_and(|agreement| agreement.is_clean),
     );
-    let (pool_uuid, size_bytes) = (first.header.pool_uuid, first.header.size_bytes);
-    let (made_count, quorum) = (usize::from(made), quorum(made.into()));
+    let (pool_uuid, size_bytes) = (first.header.pool_uuid, size_bytes(infos.iter().map(|info| &***info), &electorate));
+    let (made_count, quorum) = (electorate.data_count(), quorum(made.into()));
+    let witness_count = usize::from(made) - made_count;
     let members = members(answers, states, &electorate.roster);
     Ok(PoolMembers {
         pool_uuid,
         size_bytes,
         made_count,
+        witness_count,
         quorum,
         opening,
         epoch,
         mark,
+        forced: electorate.roster.forced,
         writer,
         is_closed,
         losses_survived,
@@ -325,6 +343,7 @@ fn electorate(answers: &[Answer], foreign: &[Option<Arc<ReplicaError>>], made: u
 
 /// Those that were asked, and those that nobody could ask.
 fn members(answers: Vec<Answer>, states: Vec<MemberState>, roster: &Roster) -> Vec<MemberStatus> {
+    let is_witness = |index: u16| roster.member(index).is_some_and(|member| member.role == Role::Witness);
     let mut members: Vec<_> = answers
         .into_iter()
         .zip(states)
@@ -338,22 +357,29 @@ fn members(answers: Vec<Answer>, states: Vec<MemberState>, roster: &Roster) -> V
                 MemberState::Foreign(_) => answer.wanted.map(|wanted| wanted.index),
                 _ => info.as_ref().map(|info| info.header.replica_index).or_else(by_url),
             };
-            MemberStatus { index, replica, domain, state, info }
+            let is_witness = index.is_some_and(is_witness);
+            MemberStatus { index, replica, is_witness, domain, state, info }
         })
         .collect();
     for member in &roster.members {
         if members.iter().all(|status| status.index != Some(member.index)) {
             let replica = member.url.parse().ok().map(|url| Arc::new(ReplicaPlace::Pool(url)));
-            let state = if member.counts() {
-                MemberState::Unnamed
-            } else {
-                MemberState::Asynchronous { point: None, heard: None, lost: None }
+            let state = match member.role {
+                Role::Data | Role::Witness => MemberState::Unnamed,
+                Role::Asynchronous => MemberState::Asynchronous { point: None, heard: None, lost: None },
+                Role::Spare => MemberState::Spare,
             };
-            let (index, domain) = (Some(member.index), member.domain.clone());
-            members.push(MemberStatus { index, replica, domain, state, info: None });
+            let (index, domain, is_witness) = (Some(member.index), member.domain.clone(), member.role == Role::Witness);
+            members.push(MemberStatus { index, replica, is_witness, domain, state, info: None });
         }
     }
     members
+}
+
+/// Bytes of user data: of a member that has them, if one answers.
+fn size_bytes<'i>(mut infos: impl Iterator<Item = &'i PoolInfo>, electorate: &Electorate) -> u64 {
+    let has_data = |info: &&PoolInfo| !electorate.is_witness(info.header.replica_index, info.header.replica_uuid);
+    infos.find(has_data).map_or(0, |info| info.header.size_bytes)
 }
 
 fn state_of(apart: Apart, info: &PoolInfo, made: u16) -> MemberState {

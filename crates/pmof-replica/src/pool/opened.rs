@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use pmof_access::{Durability, Medium, Memory, RemoteRegion};
-use pmof_control::{OpenFor, PoolState, Reply, USER_FLAGS_BYTES};
+use pmof_control::{OpenFor, PoolState, Reply, USER_FLAGS_BYTES, WITNESS_BYTES};
 use uuid::Uuid;
 
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace,
-    member::{Control, LocalMember, Member, RemoteMember, Standing, Writing},
+    member::{Control, LocalMember, Member, RemoteMember, Standing, WitnessMember, Writing},
     site::Site,
 };
 
@@ -26,6 +26,7 @@ pub(super) struct Identity {
 pub(super) struct Checked {
     pub(super) index: u16,
     pub(super) replica_uuid: Uuid,
+    pub(super) size_bytes: u64,
     pub(super) state: PoolState,
     pub(super) reached: Reached,
 }
@@ -37,7 +38,8 @@ pub(super) enum Reached {
     Here { memory: Arc<Memory>, begin: u64, levels: Option<(Durability, Durability)> },
 }
 
-/// Checks that an answer is what was asked for, and the same pool as those before it.
+/// Checks that an answer is what was asked for, and the same pool as those before it. One of a witness's size may be a witness: only the pool's roster
+/// tells, so that whoever calls this has to [ask it](check_size).
 pub(super) fn check_opened(
     reply: Reply,
     site: &Site,
@@ -61,21 +63,35 @@ pub(super) fn check_opened(
     // Before it is compared: whatever answers so is no target.
     let reached = reached(site, &descriptor)?;
     let found = Identity { uuid: pool_uuid, size_bytes, user_flags, replica_count };
-    let first = *identity.get_or_insert(found);
-    // A member that came later was made with another number of replicas.
-    if first != (Identity { replica_count: first.replica_count, ..found }) {
-        return Err(ReplicaError::Mismatch {
-            uuid: first.uuid,
-            found_uuid: found.uuid,
-            size_bytes: first.size_bytes,
-            found_bytes: found.size_bytes,
-        });
+    let mut first = *identity.get_or_insert(found);
+    if first.size_bytes == WITNESS_BYTES && first.uuid == found.uuid {
+        // That was one's that may be a witness.
+        first.size_bytes = size_bytes;
     }
+    let may_be_witness = size_bytes == WITNESS_BYTES;
+    let expected_bytes = if may_be_witness { WITNESS_BYTES } else { first.size_bytes };
+    // A member that came later was made with another number of replicas.
+    if (Identity { size_bytes: expected_bytes, ..first }) != (Identity { replica_count: first.replica_count, ..found })
+    {
+        return Err(mismatch(&first, pool_uuid, size_bytes));
+    }
+    *identity = Some(first);
     if replica_index >= replica_count {
         return Err(ReplicaError::Unexpected);
     }
     let reached = reached.prepared(site, size_bytes, wanted, access)?;
-    Ok(Checked { index: replica_index, replica_uuid, state, reached })
+    Ok(Checked { index: replica_index, replica_uuid, size_bytes, state, reached })
+}
+
+/// Whether a replica has the size that it is to have. `is_witness`: the pool's roster says so.
+pub(super) fn check_size(checked: (u64, Uuid), identity: &Identity, is_witness: bool) -> Result<(), ReplicaError> {
+    let (size_bytes, uuid) = checked;
+    let expected_bytes = if is_witness { WITNESS_BYTES } else { identity.size_bytes };
+    if size_bytes == expected_bytes { Ok(()) } else { Err(mismatch(identity, uuid, size_bytes)) }
+}
+
+fn mismatch(first: &Identity, found_uuid: Uuid, found_bytes: u64) -> ReplicaError {
+    ReplicaError::Mismatch { uuid: first.uuid, found_uuid, size_bytes: first.size_bytes, found_bytes }
 }
 
 fn reached(site: &Site, descriptor: &[u8]) -> Result<Reached, ReplicaError> {
@@ -127,6 +143,9 @@ impl Reached {
         size_bytes: u64,
         mirror: Option<&Arc<dyn Medium>>,
     ) -> Result<Arc<dyn Member>, ReplicaError> {
+        if standing.is_witness() {
+            return Ok(Arc::new(WitnessMember::new(standing, site)));
+        }
         Ok(match (self, site) {
             (Self::Remote { data, writing }, Site::Target(target)) => {
                 let mut member = RemoteMember::new(standing, target, data, None, writing);

@@ -7,7 +7,8 @@ use std::{
 
 use pmof_access::Durability;
 use pmof_control::{
-    FailureDomain, NewPool, OpenFor, PoolRefusal, PoolState, REPLICAS_MAX, Reply, Request, Roster, USER_FLAGS_BYTES,
+    FailureDomain, NewPool, OpenFor, PoolRefusal, PoolState, Reply, Request, Role, Roster, RosterMember,
+    USER_FLAGS_BYTES,
 };
 use pmof_pool::Comparison;
 use uuid::Uuid;
@@ -18,6 +19,7 @@ use super::{
     compare::{Comparable, Differing},
     domains::number_domains,
     epochs::Epochs,
+    events::Event,
     follow::{Follow, Said, Seen, Witness},
     followers::Followers,
     format::{Format, Replicas, Terms, Upkeep},
@@ -38,13 +40,19 @@ use crate::{
     pages::PageMap,
     peers::Peers,
     reach::Reach,
-    roster::{FoundMember, elsewhere, made, newest, noted},
+    roster::{FoundMember, elsewhere, made, noted},
     site::Site,
     view::{Positions, Rule},
 };
 
 pub(super) mod contention;
+mod forced;
+mod others;
 mod outsiders;
+mod witnesses;
+
+use forced::forced;
+use witnesses::find_witnesses;
 
 /// What becomes of a pool that was made here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,6 +92,8 @@ pub(super) struct Opening {
     left_out: Vec<(usize, Arc<ReplicaError>)>,
     /// Those that a reader has no use for but to be told of epochs.
     witnesses: Vec<Witness>,
+    /// Without the number of replicas that was asked for, these would be too few to write.
+    is_unsafe: bool,
     began: Instant,
     peers: Peers,
 }
@@ -99,8 +109,11 @@ struct Opened {
     /// The pool's members as it keeps them, if it does.
     roster: Option<Roster>,
     reached: Reached,
+    size_bytes: u64,
     /// It has to catch up.
     is_behind: bool,
+    /// It has no data.
+    is_witness: bool,
     domain: Option<FailureDomain>,
 }
 
@@ -125,7 +138,8 @@ impl Opening {
                 Err(error) => return Err(failed(url, error)),
             }
         }
-        Ok(Self { wanted, urls, sites, left_out, witnesses: Vec::new(), began, peers })
+        let (witnesses, is_unsafe) = (Vec::new(), false);
+        Ok(Self { wanted, urls, sites, left_out, witnesses, is_unsafe, began, peers })
     }
 
     /// Goes on without a replica whose loss may be why.
@@ -140,7 +154,8 @@ impl Opening {
     /// Replicas that are done without, for the program.
     fn told_left_out(&self) -> LeftOut {
         let told = |(position, why): &(usize, Arc<ReplicaError>)| (place(&self.urls[*position]), Arc::clone(why));
-        self.left_out.iter().map(told).collect()
+        let is_replica = |(_, why): &&(usize, Arc<ReplicaError>)| !matches!(**why, ReplicaError::Witness { .. });
+        self.left_out.iter().filter(is_replica).map(told).collect()
     }
 
     fn made(mut self, opened: Vec<Opened>, identity: Option<Identity>, new: New) -> Result<NativeReplicas, PoolError> {
@@ -205,11 +220,19 @@ impl Opening {
             let is_open = matches!(reply, Ok(Reply::Opened { .. }));
             let checked = reply.and_then(|reply| check_opened(reply, &site, self.wanted.require, access, identity));
             match checked {
-                Ok(Checked { index, replica_uuid, state, reached }) => {
-                    let (is_behind, domain, roster) = (false, None, None);
-                    let new = Opened { position, site, index, replica_uuid, state, roster, reached, is_behind, domain };
-                    opened.push(new);
-                }
+                Ok(Checked { index, replica_uuid, size_bytes, state, reached }) => opened.push(Opened {
+                    position,
+                    site,
+                    index,
+                    replica_uuid,
+                    state,
+                    roster: None,
+                    reached,
+                    size_bytes,
+                    is_behind: false,
+                    is_witness: false,
+                    domain: None,
+                }),
                 Err(error) => failed.push(Failed { position, site, is_open, error }),
             }
         }
@@ -222,58 +245,6 @@ impl Opening {
             }
         }
         (opened, failed)
-    }
-
-    /// The newest roster of those that are open, if it is newer than the one that was followed.
-    fn newer_roster(&self, opened: &[Opened], followed: Option<&Roster>) -> Option<Roster> {
-        let newest = newest(opened.iter().filter_map(|opened| opened.roster.as_ref()));
-        let is_newer = |roster: &&Roster| followed.is_none_or(|followed| roster.age() > followed.age());
-        newest.filter(|roster| self.wanted.min_replicas.is_none() && is_newer(roster)).cloned()
-    }
-
-    /// Opens members that were not named, where others say that they lie, of so many that there are. What is found there instead is left out.
-    fn open_others(
-        &mut self,
-        (others, count): (&[FoundMember], usize),
-        access: OpenFor,
-        identity: &mut Option<Identity>,
-        question: impl Fn(&PoolUrl, u16) -> Request,
-    ) -> (Vec<Opened>, Vec<Failed>) {
-        let first = self.urls.len();
-        let (mut reached, mut unreached) = (Vec::with_capacity(others.len()), Vec::new());
-        for other in others.iter().take(usize::from(REPLICAS_MAX).saturating_sub(first)) {
-            match self.wanted.reach.site(&mut self.peers, &other.url) {
-                Ok(site) => {
-                    self.sites.push((self.urls.len(), site));
-                    self.urls.push(Arc::clone(&other.url));
-                    reached.push(other);
-                }
-                Err(error) => unreached.push((other, error)),
-            }
-        }
-        let (opened, failed) = self.ask(access, None, identity, question);
-        // They may come back, unless they are named under other addresses.
-        for (other, error) in unreached.into_iter().take(count.saturating_sub(self.urls.len())) {
-            self.left_out.push((self.urls.len(), Arc::new(error)));
-            self.urls.push(Arc::clone(&other.url));
-        }
-        let wanted = |position: usize| reached[position - first];
-        let (opened, foreign): (Vec<_>, Vec<_>) =
-            opened.into_iter().partition(|opened| is_member(wanted(opened.position), opened));
-        for Opened { position, index, site, .. } in foreign {
-            release(&site);
-            let why = ReplicaError::NotTheMember { index: wanted(position).index, found: index };
-            self.left_out.push((position, Arc::new(why)));
-        }
-        // One that somebody else has open is no less in use because it was not named.
-        let (busy, lost): (Vec<_>, Vec<_>) = failed.into_iter().partition(|failed| failed.error.is_busy());
-        for Failed { position, site, is_open, error } in lost {
-            if is_open {
-                release(&site);
-            }
-            self.left_out.push((position, Arc::new(error)));
-        }
-        (opened, busy)
     }
 
     /// Those that keep this roster, or never will, by their positions.
@@ -304,12 +275,13 @@ impl Opening {
 
     /// Whether the replicas that are open are in as many failure domains as a persist is to be in.
     fn check_domains(&self, opened: &[Opened]) -> Result<(), PoolError> {
+        let opened: Vec<_> = opened.iter().filter(|opened| !opened.is_witness).collect();
         let domains: Vec<_> = opened.iter().map(|opened| opened.domain.as_ref()).collect();
         let (wanted, found) = (self.terms().domains(), distinct(numbered(&domains)));
         if wanted <= found.max(1) {
             return Ok(());
         }
-        let named = |opened: &Opened| {
+        let named = |opened: &&Opened| {
             let domain = opened.domain.as_ref().map(|domain| domain.name.to_string());
             (place(&self.urls[opened.position]), domain)
         };
@@ -352,6 +324,7 @@ impl Opening {
             let others = [&agreement.behind[..], &agreement.foreign, &agreement.stale].concat();
             return Err(if others.is_empty() { error } else { self.apart(opened, &others, made) });
         }
+        self.is_unsafe = !electorate.is_enough(&agreement, &found);
         let source = opened[agreement.source].position;
         self.sort_out(opened, &agreement, made, access);
         agreement.source = opened.iter().position(|opened| opened.position == source).unwrap_or(0);
@@ -392,10 +365,12 @@ impl Opening {
         let mut others: Vec<_> = behind.chain(foreign).collect();
         others.sort_unstable_by_key(|(position, ..)| std::cmp::Reverse(*position));
         for (position, apart, may_catch_up) in others {
-            let why = Arc::new(ReplicaError::of(apart, made));
+            let why = Arc::new(opened[position].why_apart(apart, made));
             if may_catch_up && access == OpenFor::Write {
                 opened[position].is_behind = true;
-                log::info!("{:#}: {}", place(&self.urls[opened[position].position]), pmof_mem::causes(&*why));
+                if !opened[position].is_witness {
+                    log::info!("{:#}: {}", place(&self.urls[opened[position].position]), pmof_mem::causes(&*why));
+                }
                 continue;
             }
             let Opened { position, site, state, .. } = opened.remove(position);
@@ -413,7 +388,7 @@ impl Opening {
         let mut apart: Vec<_> = apart.to_vec();
         apart.sort_unstable_by_key(|(position, _)| *position);
         let named = |(position, apart): &(usize, Apart)| {
-            (place(&self.urls[opened[*position].position]), Arc::new(ReplicaError::of(*apart, made)))
+            (place(&self.urls[opened[*position].position]), Arc::new(opened[*position].why_apart(*apart, made)))
         };
         PoolError::Apart { replicas: apart.iter().map(named).collect() }
     }
@@ -502,13 +477,17 @@ impl Format for Opening {
         let electorate = Electorate::of(&words(&opened), identity.map_or(0, |identity| identity.replica_count));
         let identity = identity.map(|identity| Identity { replica_count: electorate.count(), ..identity });
         self.leave_out_non_members(&mut opened, &electorate, access);
-        let judged = match self.asynchronous_alone(&opened, &failed) {
+        if let Some(identity) = &identity {
+            failed.append(&mut find_witnesses(&mut opened, &electorate, identity));
+        }
+        let alone = self.asynchronous_alone(&opened, &failed).or_else(|| self.witnesses_alone(&opened, &failed));
+        let judged = match alone {
             Some(error) => Err(error),
             None => self.judge(&mut opened, failed, identity, &electorate, access),
         };
         let judged = match judged {
             Ok((identity, agreement)) if access == OpenFor::Write => self
-                .check_acknowledge(identity.replica_count.into())
+                .check_acknowledge(electorate.data_count())
                 .and_then(|()| self.check_domains(&opened))
                 .map(|()| (identity, agreement)),
             judged => judged,
@@ -524,6 +503,7 @@ impl Format for Opening {
         };
         let Agreement { base, is_clean, source, mark, .. } = agreement;
         let (source, in_sync) = (opened[source].position, found(&opened, is_clean));
+        let electorate = Box::new(electorate);
         let origin = Origin::Found { access, electorate, source, is_clean, in_sync };
         Ok(NativeReplicas::new(self, opened, identity, (base, mark), origin))
     }
@@ -535,7 +515,7 @@ enum Origin {
     Made(New),
     Found {
         access: OpenFor,
-        electorate: Electorate,
+        electorate: Box<Electorate>,
         /// The place of one that has all that was acknowledged.
         source: usize,
         /// All were closed in order.
@@ -577,7 +557,8 @@ impl NativeReplicas {
         let roster = match &origin {
             Origin::Made(_) => Some(made(&found)),
             Origin::Found { electorate, access: OpenFor::Write, .. } => {
-                electorate.kept().map(|kept| noted(kept, &found))
+                let kept = electorate.kept().map(|kept| noted(kept, &found));
+                kept.map(|kept| if opening.is_unsafe { kept.forced_by(forced(&kept, &opened, &base)) } else { kept })
             }
             Origin::Found { .. } => None,
         };
@@ -602,6 +583,19 @@ impl NativeReplicas {
         (without(rule, &|index| electorate.is_leaving(index)), before)
     }
 
+    /// The members that have no data.
+    fn witnesses(&self) -> impl Iterator<Item = &RosterMember> {
+        let roster = match &self.origin {
+            Origin::Found { electorate, .. } => Some(&electorate.roster),
+            Origin::Made(_) => None,
+        };
+        roster.into_iter().flat_map(|roster| &roster.members).filter(|member| member.role == Role::Witness)
+    }
+
+    fn is_witness_at(&self, url: &PoolUrl) -> bool {
+        self.witnesses().any(|member| member.url.parse::<PoolUrl>().is_ok_and(|known| known == *url))
+    }
+
     /// Those that a change of the members has removed before the pool was opened, and that may not know.
     fn leaving(&self) -> Vec<(usize, u16)> {
         let Origin::Found { electorate, access: OpenFor::Write, .. } = &self.origin else { return Vec::new() };
@@ -621,13 +615,14 @@ impl Replicas for NativeReplicas {
         let absent = |position: usize| {
             let why = opening.left_out.iter().find(|(of, _)| *of == position).map(|(_, why)| Arc::clone(why));
             let why = why.unwrap_or_else(|| Arc::new(ReplicaError::Unexpected));
-            Arc::new(AbsentMember::new(place(&opening.urls[position]), why)) as Arc<dyn Member>
+            let absent = AbsentMember::new(place(&opening.urls[position]), why);
+            Arc::new(absent.of_witness(self.is_witness_at(&opening.urls[position]))) as Arc<dyn Member>
         };
         let mut members: Vec<Arc<dyn Member>> = (0..opening.urls.len()).map(absent).collect();
-        for Opened { position, site, reached, is_behind, domain, .. } in std::mem::take(&mut self.opened) {
+        for Opened { position, site, reached, is_behind, is_witness, domain, .. } in std::mem::take(&mut self.opened) {
             let place = place(&opening.urls[position]);
             let standing = if is_behind { Standing::behind(place) } else { Standing::new(place) };
-            let standing = standing.with_failure_domain(domain);
+            let standing = standing.with_failure_domain(domain).of_witness(is_witness);
             let member = reached.member(standing, site, size_bytes, mirror.as_ref());
             members[position] = member.map_err(|error| failed(&opening.urls[position], error))?;
         }
@@ -648,6 +643,7 @@ impl Replicas for NativeReplicas {
     fn epochs(&self, members: &[Arc<dyn Member>], terms: AckTerms) -> Option<Epochs> {
         let (rule, before) = self.rules();
         let epochs = Epochs::new(members.to_vec(), self.indexes.clone(), self.base.clone(), self.mark, rule, terms);
+        epochs.keep_witness_count(self.witnesses().count());
         if let Some((roster, kept)) = &self.roster {
             epochs.keep_roster(roster.clone(), *kept);
         }
@@ -692,6 +688,9 @@ impl Replicas for NativeReplicas {
                     open.let_member_go(position, index);
                 }
                 open.fill_mirror()?;
+                if let Some(forced) = self.roster.as_ref().and_then(|(roster, _)| roster.forced) {
+                    log::warn!("{}", Event::Forced { forced });
+                }
                 *access == OpenFor::Write
             }
         };
@@ -756,9 +755,11 @@ fn words(opened: &[Opened]) -> Vec<Word<'_>> {
     words.collect()
 }
 
-/// Whether the replica is the one that was looked for.
-fn is_member(wanted: &FoundMember, opened: &Opened) -> bool {
-    wanted.index == opened.index && (wanted.replica_uuid.is_nil() || wanted.replica_uuid == opened.replica_uuid)
+impl Opened {
+    /// Why it is not in sync with the others.
+    fn why_apart(&self, apart: Apart, made: u16) -> ReplicaError {
+        if self.is_witness { self.as_witness() } else { ReplicaError::of(apart, made) }
+    }
 }
 
 /// Whether the replica may be lost for this reason, rather than in use or unfit.

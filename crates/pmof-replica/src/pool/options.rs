@@ -54,6 +54,7 @@ pub struct PoolOptions {
     slow_after: Option<Duration>,
     catch_up_limit: Option<u64>,
     asynchronous: Vec<String>,
+    witnesses: Vec<String>,
     lag: LagOptions,
     pub(crate) reach: Reach,
 }
@@ -251,6 +252,14 @@ impl PoolOptions {
         self
     }
 
+    /// Adds a [witness](Pool::add_witness) to a pool that is [made](Self::create). Of a pool that is opened it names the address of one, as
+    /// [`replica`](Self::replica) does of a replica.
+    #[must_use]
+    pub fn witness(mut self, url: impl Into<String>) -> Self {
+        self.witnesses.push(url.into());
+        self
+    }
+
     /// How far an asynchronous member may lag: bytes that were written and that it has yet to be sent, which are kept in memory, 64 MiB unless told otherwise; and the age of
     /// the oldest of them, without a bound unless told otherwise. `then`: what happens at the bytes; at the age those who write wait, or nothing happens.
     #[must_use]
@@ -274,13 +283,23 @@ impl PoolOptions {
         let new = if self.publish_on_close { New::Unpublished } else { New::Published };
         let new = NewNative { size_bytes, user_flags: self.user_flags, new };
         let pool = format::create(self.connect(Purpose::Create)?, new)?;
-        for url in &self.asynchronous {
-            if let Err(error) = pool.add_asynchronous(url) {
-                drop(pool);
-                // The failure that led here is the one to report.
-                let _ = self.remove();
-                return Err(PoolError::Asynchronous(Box::new(error)));
+        let mut made = self.replicas.clone();
+        let mut extend = || {
+            for url in &self.witnesses {
+                pool.add_witness(url).map_err(|error| PoolError::Witness(Box::new(error)))?;
+                made.push(url.clone());
             }
+            let mut asynchronous = self.asynchronous.iter();
+            asynchronous
+                .try_for_each(|url| pool.add_asynchronous(url))
+                .map_err(Box::new)
+                .map_err(PoolError::Asynchronous)
+        };
+        if let Err(error) = extend() {
+            drop(pool);
+            // The failure that led here is the one to report.
+            let _ = Self { replicas: made, witnesses: Vec::new(), ..self.clone() }.remove();
+            return Err(error);
         }
         Ok(pool)
     }
@@ -441,8 +460,9 @@ impl PoolOptions {
     }
 
     fn connect(&self, purpose: Purpose) -> Result<Opening, PoolError> {
-        let urls = self.urls()?;
         let is_new = purpose == Purpose::Create;
+        let named = self.urls()?;
+        let urls = if is_new { parsed(&self.replicas)? } else { named };
         let wanted = Wanted {
             require: self.durability()?,
             min_replicas: self.min_replicas.filter(|_| !is_new),
@@ -465,18 +485,23 @@ impl PoolOptions {
         self.take_over
     }
 
+    /// The replicas, and the witnesses that are named besides.
     pub(super) fn urls(&self) -> Result<Vec<Arc<PoolUrl>>, PoolError> {
-        let mut urls: Vec<Arc<PoolUrl>> = Vec::with_capacity(self.replicas.len());
-        for text in &self.replicas {
-            let url = Arc::new(text.parse()?);
-            if urls.contains(&url) {
-                return Err(PoolError::Twice { replica: url });
-            }
-            if urls.len() >= usize::from(REPLICAS_MAX) {
-                return Err(PoolError::TooMany { named: self.replicas.len() });
-            }
-            urls.push(url);
-        }
-        if urls.is_empty() { Err(PoolError::NoReplicas) } else { Ok(urls) }
+        parsed(&[&self.replicas[..], &self.witnesses].concat())
     }
+}
+
+fn parsed(texts: &[String]) -> Result<Vec<Arc<PoolUrl>>, PoolError> {
+    let mut urls: Vec<Arc<PoolUrl>> = Vec::with_capacity(texts.len());
+    for text in texts {
+        let url = Arc::new(text.parse()?);
+        if urls.contains(&url) {
+            return Err(PoolError::Twice { replica: url });
+        }
+        if urls.len() >= usize::from(REPLICAS_MAX) {
+            return Err(PoolError::TooMany { named: texts.len() });
+        }
+        urls.push(url);
+    }
+    if urls.is_empty() { Err(PoolError::NoReplicas) } else { Ok(urls) }
 }

@@ -74,6 +74,12 @@ pub enum PromotionError {
         /// The replica.
         replica: Arc<ReplicaPlace>,
     },
+    /// It has none of the pool's bytes.
+    #[error("{replica:#} is a witness, which has none of the pool's bytes: there is nothing to make a pool of")]
+    Witness {
+        /// The witness.
+        replica: Arc<ReplicaPlace>,
+    },
     /// A member that counts answers.
     #[error(
         "{member:#} answers, and has what the asynchronous member may lack: open the pool there; or give up what was written since the point (--force)"
@@ -143,16 +149,22 @@ impl PoolOptions {
         };
         let reply = site.ask_when_free(&request).map_err(of)?;
         let mut identity: Option<Identity> = None;
-        let Checked { index, replica_uuid, state, reached } =
+        let Checked { index, replica_uuid, state, reached, .. } =
             check_opened(reply, &site, require, OpenFor::Write, &mut identity).map_err(of)?;
         let identity = identity.ok_or_else(|| of(ReplicaError::Unexpected))?;
         let asked = site.send(&Request::Roster { offset: 0 }).map_err(of)?;
         let roster = read_roster(&site, asked).map_err(of)?.unwrap_or_else(|| Roster::made(identity.replica_count));
-        let is_own = |member: &&RosterMember| member.is(index, replica_uuid) && !member.counts();
+        let is_own = |member: &&RosterMember| member.is(index, replica_uuid) && member.role == Role::Asynchronous;
         let Some(member) = roster.members.iter().find(is_own).cloned() else {
             // As it was found.
             let _ = site.ask(&Request::Close { in_order: false });
-            return Err(PromotionError::NotAsynchronous { replica: place(url) });
+            let is_witness = |member: &RosterMember| member.role == Role::Witness && member.is(index, replica_uuid);
+            let replica = place(url);
+            return Err(if roster.members.iter().any(is_witness) {
+                PromotionError::Witness { replica }
+            } else {
+                PromotionError::NotAsynchronous { replica }
+            });
         };
         if let Some(member) = roster.counted().find_map(|member| self.answers(member, &identity)).filter(|_| !is_forced)
         {

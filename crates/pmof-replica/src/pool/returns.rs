@@ -25,7 +25,7 @@ use super::{
     domains::number_domains,
     events::{Event, Log},
     halt::{Halt, ask_within},
-    opened::{Checked, Identity, check_opened},
+    opened::{Checked, Identity, check_opened, check_size},
 };
 use crate::{
     PoolUrl, ReplicaError, ReplicaPlace,
@@ -308,7 +308,7 @@ impl Returns {
     fn attend(self: &Arc<Self>, pool: &Weak<Shared>, events: &Arc<Log>, open: &Open) {
         for (position, member) in open.members.iter().enumerate() {
             let standing = member.standing();
-            if standing.is_in_use() || standing.is_removed() {
+            if standing.is_well() || standing.is_removed() {
                 continue;
             }
             if let Some(ReplicaError::Fenced { successor }) = standing.failure().map(|why| &**why) {
@@ -452,6 +452,11 @@ impl Returns {
     ) -> Result<Returning, Halt> {
         let began = Instant::now();
         let Returning { member, is_compared } = self.returning(pool, position, left)?;
+        if member.standing().is_witness() {
+            return self.admit_witness(pool, position, member).inspect(|back| {
+                events.add(Event::WitnessBack { replica: Arc::clone(&back.member.standing().place) });
+            });
+        }
         let control = member.control().ok_or(Halt::Later)?;
         let catch_up = self.admit(pool, position, &member, is_compared, left)?;
         let replica = || Arc::clone(&member.standing().place);
@@ -501,7 +506,8 @@ impl Returns {
         let open = guard.as_ref().ok_or(Halt::Ended)?;
         let standing = open.members[position].standing();
         let why = standing.failure().cloned().ok_or(Halt::Later)?;
-        let absent: Arc<dyn Member> = Arc::new(AbsentMember::new(Arc::clone(&standing.place), why));
+        let absent = AbsentMember::new(Arc::clone(&standing.place), why).of_witness(standing.is_witness());
+        let absent: Arc<dyn Member> = Arc::new(absent);
         if let Some(epochs) = &open.epochs {
             epochs.replace(position, &absent);
         }
@@ -540,12 +546,15 @@ impl Returns {
         let reply = site.ask_when_free(&request).map_err(|_| Halt::Later)?;
         let mut identity = Some(self.identity);
         let checked = check_opened(reply, &site, self.require, OpenFor::Write, &mut identity);
-        let Checked { index, replica_uuid, state, reached } = checked.map_err(rejected)?;
+        let Checked { index, replica_uuid, size_bytes, state, reached } = checked.map_err(rejected)?;
         if !epochs.may_return(index, replica_uuid) {
             return Err(Halt::Rejected(ReplicaError::NotAMember { index }));
         }
+        let is_witness = epochs.is_witness(index, replica_uuid);
+        check_size((size_bytes, self.identity.uuid), &self.identity, is_witness).map_err(rejected)?;
         let domain = site.failure_domain(site.send(&Request::Domain));
-        let standing = Standing::behind(Arc::clone(&member.standing().place)).with_failure_domain(domain);
+        let standing = Standing::behind(Arc::clone(&member.standing().place));
+        let standing = standing.with_failure_domain(domain).of_witness(is_witness);
         let member = reached.member(standing, site, self.identity.size_bytes, open.mirror.as_ref());
         let member = member.map_err(|_| Halt::Later)?;
         let state_now = epochs.lock();
@@ -595,7 +604,9 @@ impl Returns {
         if !epochs.settle() {
             return Err(Halt::Slow);
         }
-        open.keeps_up(&*member)?;
+        if !member.standing().is_witness() {
+            open.keeps_up(&*member)?;
+        }
         let (index, is_known) = {
             let state = epochs.lock();
             (state.view().index(position), state.view().knows_what_lacks(position, u64::MAX))

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{AsynchronousStatus, Pool};
-use crate::{PoolError, ReplicaDomain, ReplicaError, ReplicaPlace, lineage::quorum};
+use pmof_control::Forced;
+
+use super::{AsynchronousStatus, Pool, epochs::Epochs};
+use crate::{PoolError, ReplicaDomain, ReplicaError, ReplicaPlace, lineage::quorum, member::Member};
 
 /// Where a replica of an open pool is in its life.
 #[derive(Clone, Debug)]
@@ -41,11 +43,16 @@ pub struct PoolStatus {
     pub epoch: u64,
     /// The replicas that were named, in their order, and those that were added since.
     pub replicas: Vec<ReplicaStatus>,
+    /// The members that keep the pool's epochs and none of its bytes: in sync, slow or lost.
+    pub witnesses: Vec<ReplicaStatus>,
     /// The asynchronous members, which are none of those, and count for nothing.
     pub asynchronous: Vec<AsynchronousStatus>,
-    /// Members that the pool has: the replicas that it was made with, unless they were [changed](Pool::add).
+    /// The last opening for writing with fewer members than are safe ([`min_replicas`](crate::PoolOptions::min_replicas), or `--force` of a command), which may have lost what
+    /// only the others had; until that [is known](Pool::clear_forced).
+    pub forced: Option<Forced>,
+    /// Members that the pool has and that have its data: the replicas that it was made with, unless they were [changed](Pool::add).
     pub made_count: usize,
-    /// Replicas that must be connected for a persist to be acknowledged after a loss.
+    /// Members that must be connected for a persist to be acknowledged after a loss, witnesses among them.
     pub quorum: usize,
 }
 
@@ -69,12 +76,13 @@ impl Pool {
     pub fn status(&self) -> Result<PoolStatus, PoolError> {
         let open = self.0.hold()?;
         let members = open.members.iter().enumerate().filter(|(_, member)| !member.standing().is_removed());
-        let replicas = members.map(|(position, member)| {
+        let (witnesses, replicas): (Vec<_>, Vec<_>) = members.partition(|(_, member)| member.standing().is_witness());
+        let status = |(position, member): (usize, &Arc<dyn Member>)| {
             let standing = member.standing();
             let state = match standing.failure() {
                 Some(why) => ReplicaState::Lost(Arc::clone(why)),
                 None if standing.is_slow() => ReplicaState::Slow,
-                None if standing.is_behind() => {
+                None if standing.is_behind() && !standing.is_witness() => {
                     let own = open.catching_up.iter().find(|(of, _)| *of == position);
                     let missing_bytes = own.map_or(open.facts.size_bytes, |(_, catch_up)| catch_up.missing_bytes());
                     ReplicaState::CatchingUp { missing_bytes }
@@ -83,11 +91,17 @@ impl Pool {
             };
             let name = standing.failure_domain().map(|domain| domain.name.to_string());
             ReplicaStatus { replica: Arc::clone(&standing.place), state, domain: standing.domain().zip(name) }
-        });
+        };
+        let (replicas, witnesses) =
+            (replicas.into_iter().map(status).collect(), witnesses.into_iter().map(status).collect());
         let made_count = open.member_count();
-        let quorum = if open.epochs.is_some() { quorum(made_count) } else { made_count };
-        let epoch = open.epochs.as_ref().map_or(0, |epochs| epochs.lock().view().opening());
+        let of_epochs = |epochs: &Arc<Epochs>| {
+            let state = epochs.lock();
+            (state.view().opening(), quorum(state.view().counts().0))
+        };
+        let (epoch, quorum) = open.epochs.as_ref().map_or((0, made_count), of_epochs);
         let asynchronous = self.0.followers.as_ref().map_or_else(Vec::new, |followers| followers.status());
-        Ok(PoolStatus { epoch, replicas: replicas.collect(), asynchronous, made_count, quorum })
+        let forced = open.epochs.as_ref().and_then(|epochs| epochs.roster()?.forced);
+        Ok(PoolStatus { epoch, replicas, witnesses, asynchronous, forced, made_count, quorum })
     }
 }

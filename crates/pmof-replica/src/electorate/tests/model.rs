@@ -28,6 +28,8 @@ enum Broken {
     FoundEpochNames,
     /// A writer goes on with a replica that its successor has told of an epoch, and lost.
     SuccessorIgnored,
+    /// A witness that is back counts as one that has everything.
+    WitnessJoins,
 }
 
 struct Random(u64);
@@ -50,6 +52,8 @@ impl Random {
 struct Node {
     index: u16,
     replica_uuid: Uuid,
+    /// It has no data.
+    is_witness: bool,
     state: PoolState,
     roster: Roster,
     data: u64,
@@ -70,6 +74,8 @@ struct World {
     random: Random,
     nodes: Vec<Node>,
     broken: Option<Broken>,
+    /// Some of those that are added are witnesses.
+    has_witnesses: bool,
     /// Nothing goes wrong any more.
     is_calm: bool,
     sessions: u64,
@@ -114,6 +120,7 @@ impl World {
         let node = |member: &RosterMember| Node {
             index: member.index,
             replica_uuid: member.replica_uuid,
+            is_witness: false,
             state: state.clone(),
             roster: roster.clone(),
             data: 0,
@@ -125,6 +132,7 @@ impl World {
             random,
             nodes: roster.members.iter().map(node).collect(),
             broken,
+            has_witnesses: !FOUND.contains(&seed),
             is_calm: false,
             sessions: 0,
             issued: 0,
@@ -223,6 +231,9 @@ impl World {
             }
         }
         let Some((electorate, agreement, members)) = self.judge(&reached) else { return Ok(None) };
+        if members.iter().any(|node| self.nodes[*node].is_witness) {
+            self.count(if members.len() == 2 { "opened by a replica and a witness" } else { "opened with a witness" });
+        }
         let source = self.nodes[members[agreement.source]].data;
         let mut session = self.session(number, &electorate, agreement, &members);
         if !session.change(self, Change::default())? {
@@ -232,7 +243,9 @@ impl World {
             self.disturb()?;
             let node = session.places[position].0;
             if self.is_reached(number, node) {
-                self.nodes[node].data = source;
+                if !self.nodes[node].is_witness {
+                    self.nodes[node].data = source;
+                }
             } else {
                 session.lose(position);
             }
@@ -405,7 +418,9 @@ impl Session {
             world.disturb()?;
             let node = self.places[position].0;
             if world.is_reached(self.number, node) {
-                world.nodes[node].data = value;
+                if !world.nodes[node].is_witness {
+                    world.nodes[node].data = value;
+                }
             } else {
                 self.lose(position);
             }
@@ -431,11 +446,13 @@ impl Session {
         let index = free_index(&self.roster, self.view.line());
         let Some(index) = index.filter(|_| world.nodes.len() < NODES_MAX) else { return Ok(()) };
         let count = (self.roster.members.len() as u16 + 1).max(index + 1);
-        let (replica_uuid, role) = (Uuid::new_v4(), Role::Data);
+        let is_witness = world.has_witnesses && world.random.once_in(3);
+        let (replica_uuid, role) = (Uuid::new_v4(), if is_witness { Role::Witness } else { Role::Data });
         let member = RosterMember { index, role, replica_uuid, url: String::new(), domain: String::new() };
         world.nodes.push(Node {
             index,
             replica_uuid,
+            is_witness,
             state: PoolState::new(Uuid::new_v4(), count),
             roster: Roster::made(count),
             data: 0,
@@ -460,6 +477,8 @@ impl Session {
         }
         if !self.make(world, &|roster, epoch| roster.adding(member.clone(), epoch), (Some(position), true))? {
             self.let_go(position);
+        } else if is_witness {
+            world.count("witness added");
         }
         Ok(())
     }
@@ -578,11 +597,17 @@ impl Session {
                 return Ok(());
             }
         }
+        if world.nodes[node].is_witness && world.broken != Some(Broken::WitnessJoins) {
+            world.count("witness back");
+            return Ok(());
+        }
         let Some(source) = each(self.in_use()).next() else { return Ok(()) };
         world.disturb()?;
         let source = self.places[source].0;
         if !self.places[position].1 && world.is_reached(self.number, node) && world.is_reached(self.number, source) {
-            world.nodes[node].data = world.nodes[source].data;
+            if !world.nodes[node].is_witness {
+                world.nodes[node].data = world.nodes[source].data;
+            }
             self.in_sync |= 1 << position;
             self.change(world, Change::default())?;
         }
@@ -610,11 +635,14 @@ fn run(seed: u64, broken: Option<Broken>) -> (Option<String>, BTreeMap<&'static 
         let _ = session.bring_back(&mut world);
     }
     let _ = session.write(&mut world);
-    let members = session.roster.members.len();
+    let members = session.roster.with_data().count();
     if session.diverged != 0 {
         world.count("diverged at rest");
     }
-    if (session.in_use() | session.diverged).count_ones() as usize != members || world.acknowledged != world.issued {
+    let has_data = |position: &usize| !world.nodes[session.places[*position].0].is_witness;
+    if each(session.in_use() | session.diverged).filter(has_data).count() != members
+        || world.acknowledged != world.issued
+    {
         let text = format!("{:b} of {members} members are in sync: {:?}", session.in_use(), session.roster);
         world.violation.get_or_insert(text);
     }
@@ -627,7 +655,7 @@ fn seeds() -> u64 {
 }
 
 /// Seeds that have found: a write lost to a member that had been away; a replica that was removed in epochs of the pool again; a pool that did not open, since a
-/// writer had overwritten what its successor announced.
+/// writer had overwritten what its successor announced. There were no witnesses then, and are none in these.
 const FOUND: [u64; 3] = [14_934, 41_937, 45_960];
 
 #[test]
@@ -642,7 +670,10 @@ fn members_change_and_nothing_that_was_acknowledged_is_lost() {
     }
     println!("{counts:?}");
     let changes = ["change settled", "change made", "change undecided", "change not made", "opened in a change"];
-    for what in [&changes[..], &["writer died", "target stopped", "taken over in the middle", "acknowledged"]].concat()
+    let witnesses = ["witness added", "witness back", "opened by a replica and a witness", "opened with a witness"];
+    for what in
+        [&changes[..], &witnesses, &["writer died", "target stopped", "taken over in the middle", "acknowledged"]]
+            .concat()
     {
         assert!(counts.get(what).is_some_and(|times| *times > 10), "{what}: {counts:?}");
     }
@@ -657,6 +688,7 @@ fn each_rule_that_is_broken_is_noticed() {
         Broken::EpochFirst,
         Broken::FoundEpochNames,
         Broken::SuccessorIgnored,
+        Broken::WitnessJoins,
     ] {
         let found = FOUND.into_iter().chain(0..20_000).find(|seed| run(*seed, Some(broken)).0.is_some());
         println!("{broken:?}: {found:?}");

@@ -44,8 +44,7 @@ impl Changer<'_> {
         }
         let too_long = |limit_bytes| ChangeError::NameTooLong { replica: place(url), limit_bytes };
         check_staging_name(url).map_err(too_long)?;
-        let Made { site, of_roster, member, .. } = self.make(&roster, url)?;
-        let of_roster = RosterMember { role: Role::Asynchronous, ..of_roster };
+        let Made { site, of_roster, member, .. } = self.make(&roster, url, Role::Asynchronous)?;
         let staged = self.make_staging(followers, url);
         let not_made = |source| ChangeError::NotMade { replica: place(url), source };
         let is_staged = staged.is_ok();
@@ -55,7 +54,7 @@ impl Changer<'_> {
             let lost = || member.standing().failure().map_or_else(|| Arc::new(ReplicaError::Behind), Arc::clone);
             self.epochs.tell_asynchronous(control, of_roster.index).map(drop).ok_or_else(|| not_made(lost()))
         });
-        let noted = told.and_then(|()| outcome(self.epochs.set_asynchronous(of_roster.index, Some(of_roster.clone()))));
+        let noted = told.and_then(|()| outcome(self.epochs.set_uncounted(of_roster.index, Some(of_roster.clone()))));
         if noted.is_err() && !matches!(noted, Err(ChangeError::Undecided)) {
             drop(member);
             undo_creation(url, &site);
@@ -104,7 +103,7 @@ impl Changer<'_> {
     }
 
     pub(super) fn remove_asynchronous(&self, of_roster: &RosterMember) -> Result<(), ChangeError> {
-        let changed = self.epochs.set_asynchronous(of_roster.index, None);
+        let changed = self.epochs.set_uncounted(of_roster.index, None);
         if matches!(changed, Changed::Done | Changed::Undecided) {
             self.followers()?.remove(of_roster.index);
             let replica = of_roster.url.parse().ok().map(|url| place(&Arc::new(url)));

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use pmof_control::{Reply, Request, Roster, RosterMember, RosterPart};
+use pmof_control::{Reply, Request, Role, Roster, RosterMember, RosterPart};
 use uuid::Uuid;
 
 use super::{Epochs, State};
 use crate::{
     ReplicaError,
     member::{Control, Member},
-    roster::{has_after, settled, with_asynchronous},
+    roster::{has_after, settled, with_uncounted},
     view::{Change, Introduction, Positions, Rule},
 };
 
@@ -56,6 +56,13 @@ impl Epochs {
         state.roster.as_ref().is_none_or(is)
     }
 
+    /// Whether a replica is a member that has no data, or is about to be one.
+    pub(in crate::pool) fn is_witness(&self, index: u16, replica_uuid: Uuid) -> bool {
+        let state = self.state.lock();
+        let is = |member: &RosterMember| member.role == Role::Witness && member.is(index, replica_uuid);
+        state.roster.as_ref().is_some_and(|roster| roster.members.iter().any(is))
+    }
+
     /// What the members are to keep, and do at these positions. Others are told before they are told of an epoch.
     pub(in crate::pool) fn keep_roster(&self, roster: Roster, kept: Positions) {
         let mut state = self.state.lock();
@@ -87,19 +94,22 @@ impl Epochs {
         !is_pending || self.begin_in(state)
     }
 
-    /// Notes durably that the asynchronous member of an index is there, or is none any more. It counts for nothing, so that no epoch comes of it.
-    pub(in crate::pool) fn set_asynchronous(&self, index: u16, member: Option<RosterMember>) -> Changed {
+    /// Notes durably that the asynchronous member or the spare of an index is there, or is none any more. It counts for nothing, so that no epoch comes of it.
+    pub(in crate::pool) fn set_uncounted(&self, index: u16, member: Option<RosterMember>) -> Changed {
         let mut state = self.state.lock();
         if !self.settle_last(&mut state) {
             return Changed::Undecided;
         }
-        let Some(roster) = state.roster.clone().filter(|_| !state.has_ended) else { return Changed::Ended };
-        let may_go_on = |state: &State| state.view.may_go_on_with(state.witnesses(), state.in_use());
-        if !may_go_on(&state) || !state.keep_everywhere(with_asynchronous(&roster, index, member)) {
-            return Changed::TooFew;
+        state.note(|roster| with_uncounted(roster, index, member))
+    }
+
+    /// Notes durably that it is known that the pool was forced.
+    pub(in crate::pool) fn clear_forced(&self) -> Changed {
+        let mut state = self.state.lock();
+        if !self.settle_last(&mut state) {
+            return Changed::Undecided;
         }
-        let informed = state.informed_witnesses();
-        if state.view.is_quorum(informed) { Changed::Done } else { Changed::Undecided }
+        state.note(Roster::cleared)
     }
 
     /// Has an asynchronous member know durably of the epoch in force, which it is behind and which this returns, and of the pool's members. `None`: it did not take
@@ -185,6 +195,17 @@ impl Epochs {
 }
 
 impl State {
+    /// Has all that are connected keep a roster of the same members that count, of which no epoch comes.
+    fn note(&mut self, noted: impl FnOnce(&Roster) -> Roster) -> Changed {
+        let Some(roster) = self.roster.clone().filter(|_| !self.has_ended) else { return Changed::Ended };
+        let may_go_on = self.view.may_go_on_with(self.witnesses(), self.in_use());
+        if !may_go_on || !self.keep_everywhere(noted(&roster)) {
+            return Changed::TooFew;
+        }
+        let informed = self.informed_witnesses();
+        if self.view.is_quorum(informed) { Changed::Done } else { Changed::Undecided }
+    }
+
     /// Has all that are connected keep a roster, durably. One that does not is lost. False: it cannot be kept.
     fn keep_everywhere(&mut self, roster: Roster) -> bool {
         if roster.check().is_err() {

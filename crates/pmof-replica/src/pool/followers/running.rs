@@ -10,7 +10,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use pmof_control::{ConsistencyPoint, RosterMember};
+use pmof_control::{ConsistencyPoint, Role, RosterMember};
 
 use super::{AsynchronousState, Followers, Following, Rooms, Stop, Told};
 use crate::{
@@ -158,6 +158,9 @@ impl Shared {
         let Ok(open) = self.hold() else { return };
         let roster = open.epochs.as_ref().and_then(|epochs| epochs.roster());
         let members = roster.map(|roster| roster.members).unwrap_or_default();
-        members.iter().filter(|member| !member.counts()).for_each(|member| followers.start(self, member));
+        members
+            .iter()
+            .filter(|member| member.role == Role::Asynchronous)
+            .for_each(|member| followers.start(self, member));
     }
 }

@@ -1,9 +1,14 @@
 //! Places of members that come to a pool while it is open.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use super::{Attended, FIRST_PAUSE, Returns, Trust};
-use crate::{PoolUrl, ReplicaError, pool::opened::Identity, site::Site};
+use super::{Attended, FIRST_PAUSE, Halt, Returning, Returns, Shared, Trust};
+use crate::{
+    PoolUrl, ReplicaError,
+    member::Member,
+    pool::{domains::number_domains, opened::Identity},
+    site::Site,
+};
 
 impl Returns {
     /// A place for a replica that nobody brings in before it is a member.
@@ -17,6 +22,24 @@ impl Returns {
     pub(in crate::pool) fn bring_in(&self, position: usize) {
         self.attended.lock()[position].has_thread = false;
         self.losses.raise();
+    }
+
+    /// Has a witness that is back have its place: it knows of the epoch in force by now, and is sent nothing else.
+    pub(super) fn admit_witness(
+        &self,
+        pool: &Weak<Shared>,
+        position: usize,
+        member: Arc<dyn Member>,
+    ) -> Result<Returning, Halt> {
+        let shared = pool.upgrade().ok_or(Halt::Ended)?;
+        let mut guard = self.hold_all(&shared)?;
+        let open = guard.as_ref().ok_or(Halt::Ended)?;
+        let mut members = open.members.clone();
+        members[position] = Arc::clone(&member);
+        member.standing().is_admitted();
+        number_domains(&members);
+        *guard = Some(Arc::new(open.with_members(members, open.catching_up.clone())));
+        Ok(Returning { member, is_compared: true })
     }
 
     /// A connection of its own to where a replica is to be.

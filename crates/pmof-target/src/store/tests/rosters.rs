@@ -10,7 +10,7 @@ fn member(index: u16) -> RosterMember {
 }
 
 fn roster(count: u16) -> Roster {
-    Roster { version: 1, notes: 0, members: (0..count).map(member).collect(), change: None }
+    Roster { version: 1, notes: 0, members: (0..count).map(member).collect(), change: None, forced: None }
 }
 
 fn reopened(store: &PoolStore, pool: OpenPool) -> OpenPool {
