@@ -51,6 +51,9 @@ pub(crate) struct CpArgs {
     /// others may have newer data
     #[arg(long, value_name = "N")]
     min_replicas: Option<usize>,
+    /// Copy the pool as it was at a consistency point that one of its asynchronous members keeps: by its name, or its number
+    #[arg(long, value_name = "POINT", conflicts_with = "min_replicas")]
+    at_point: Option<String>,
     /// Failure that the new pool must survive; power-failure by default
     #[arg(long, value_enum, value_name = "LEVEL")]
     durability: Option<Level>,
@@ -144,6 +147,9 @@ struct Copied {
 pub(crate) fn run(args: &CpArgs) -> anyhow::Result<()> {
     let start = Instant::now();
     let copied = match (&args.source, &args.destination) {
+        (Place::File(_), Place::Pool(_)) if args.at_point.is_some() => {
+            return Err(wrong_use("--at-point is for existing pools"));
+        }
         (Place::File(file), Place::Pool(url)) if !args.force && args.min_replicas.is_none() => {
             upload::upload(file, &args.pool(url).require(args.level()), args)
         }

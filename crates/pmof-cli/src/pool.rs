@@ -19,6 +19,7 @@ use contents::{DumpArgs, FeatureArgs};
 use describe::SetReport;
 use list::ListArgs;
 use place::PoolPlace;
+use points::{PointsArgs, RollbackArgs};
 use promote::PromoteArgs;
 use release::ReleaseArgs;
 use remove::RemoveArgs;
@@ -32,6 +33,7 @@ mod contents;
 mod describe;
 pub(crate) mod list;
 mod place;
+mod points;
 mod promote;
 mod release;
 mod remove;
@@ -60,6 +62,8 @@ enum PoolCommand {
     Replace(ReplaceArgs),
     Clear(ClearArgs),
     Promote(PromoteArgs),
+    Points(PointsArgs),
+    Rollback(RollbackArgs),
     /// Remove pools with all their bytes
     Rm(RemoveArgs),
     Ls(ListArgs),
@@ -94,6 +98,8 @@ pub(crate) fn run(args: &PoolArgs) -> anyhow::Result<()> {
         PoolCommand::Replace(args) => change::replace(args, connect),
         PoolCommand::Clear(args) => change::clear(args, connect),
         PoolCommand::Promote(args) => promote::run(args, connect),
+        PoolCommand::Points(args) => points::list(args, connect),
+        PoolCommand::Rollback(args) => points::roll_back(args, connect),
         PoolCommand::Rm(args) => remove::run(args, connect),
         PoolCommand::Ls(args) => list::run(args, connect),
         PoolCommand::Release(args) => release::run(args, connect),
@@ -236,7 +242,7 @@ impl PoolReport {
 }
 
 /// A time in seconds since 1970-01-01, human-readable (Howard Hinnant's `civil_from_days`).
-fn utc(unix_s: u64) -> String {
+pub(crate) fn utc(unix_s: u64) -> String {
     const DAY_S: u64 = 86_400;
     let (days, second) = (unix_s / DAY_S + 719_468, unix_s % DAY_S);
     let (era, day_of_era) = (days / 146_097, days % 146_097);

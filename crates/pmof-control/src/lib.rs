@@ -8,6 +8,7 @@ mod change_set;
 mod domain;
 mod header;
 mod intent;
+mod kept_points;
 mod message;
 mod name;
 mod pool;
@@ -26,6 +27,9 @@ pub use header::{
     USER_FLAGS_BYTES, file_len_bytes,
 };
 pub use intent::{INTENT_BYTES, INTENT_OFFSET, INTENT_WORDS_MAX, IntentLayout, WORD_EXTENTS};
+pub use kept_points::{
+    KEPT_POINTS_MAX, KeptPoint, POINT_INDEX_HEAD_BYTES, POINT_INDEX_MAX_BYTES, PointIndex, PointIndexHead,
+};
 pub use message::{
     ATTRIBUTES_BYTES, CONTROL_VERSION, ControlError, DATA_RANGES_MAX, DIGESTED_MAX_BYTES, DIGESTS_MAX,
     INTENT_MESSAGE_WORDS_MAX, LIST_LIMIT, MAX_DESCRIPTOR_BYTES, MAX_HOLDER_BYTES, MAX_MESSAGE_BYTES, MAX_REFUSAL_BYTES,

@@ -201,6 +201,19 @@ pub enum ReplicaError {
         /// Which of the pool's replicas it says that it is.
         index: u16,
     },
+    /// The member keeps no such consistency point, or not any more.
+    #[error(
+        "it does not keep consistency point {point:?}, or not any more; `pmof pool points` lists those that it keeps"
+    )]
+    NoSuchPoint {
+        /// Its name or number.
+        point: String,
+    },
+    /// What the member kept of its consistency points is not whole.
+    #[error(
+        "what it kept of its consistency points is damaged: it cannot go back to any; its data is as it was, and a writer with keep_points begins anew"
+    )]
+    PointsDamaged,
     /// The replica is an asynchronous member: it has the pool as it was at a consistency point, and counts for nothing.
     #[error(
         "it is an asynchronous member, which has what was written up to a consistency point: bring back members that have everything; or give up what it lacks, and make a pool of it (pmof pool promote)"
@@ -306,6 +319,17 @@ pub enum PoolError {
     /// A replica's URL was not understood.
     #[error(transparent)]
     Url(#[from] PoolUrlError),
+    /// No asynchronous member of the pool keeps this consistency point.
+    #[error(
+        "no asynchronous member of the pool keeps consistency point {point:?}{}; `pmof pool points` lists those that are kept",
+        replicas.iter().fold(String::new(), |text, (replica, why)| text + &format!("; {replica:#}: {}", causes(why)))
+    )]
+    NoPoint {
+        /// Its name or number.
+        point: String,
+        /// The asynchronous members that were asked, and why each does not give it.
+        replicas: Vec<(Arc<ReplicaPlace>, Arc<ReplicaError>)>,
+    },
     /// No replica was named.
     #[error("a pool needs at least one replica: name one, such as tcp://127.0.0.1:7204/orders")]
     NoReplicas,

@@ -7,6 +7,7 @@
 //! |---|---|---|
 //! | 0 | 8 | number of the change set that is staged |
 //! | 8 | 8 | number of the last change set that was applied |
+//! | 16 | 8 | identity of the points area that counts; 0: no points are kept |
 //! | 512, 1024 | 512 | the consistency points that change sets with an even and an odd number lead to |
 //! | 1536, 2048 | 512 | how far the writer was when it was heard last: a point with an even or an odd number, of which the higher one counts |
 //! | 4096 | | the change set that is staged |
@@ -20,26 +21,43 @@ use pmof_control::{
     ConsistencyPoint,
 };
 
+use self::body::{PIECE_BYTES, checksum, each_write, in_memory};
+use crate::pages::PageMap;
+
+mod body;
+mod points;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use points::{AtPoint, Kept, PointReadError, Points, kept_points, points_area_bytes};
+
 const STAGED: u64 = 0;
 const APPLIED: u64 = 8;
+const AREA: u64 = 16;
 const POINTS: u64 = 512;
 const HEARD: u64 = 1536;
 const FRAME: u64 = 4096;
 const BODY: u64 = FRAME + CHANGE_SET_HEADER_BYTES as u64;
 
-/// Bytes of a change set that are written, or read again, at a time.
-const PIECE_BYTES: usize = 1 << 20;
-
 /// Bytes of a change set that are kept in memory until it is applied; of a longer one all are read again.
 const KEPT_BYTES: usize = 8 << 20;
 
-/// The memory of a member: its data, and the staging area beside it. Nothing need be durable before it is flushed.
-pub(crate) trait FollowerMemory {
+/// What can be read of a member: its data, the staging area beside it, and the points area, where it has one.
+pub(crate) trait FollowerBytes {
     type Error;
 
+    fn read_data(&self, offset: u64, into: &mut [u8]) -> Result<(), Self::Error>;
+
+    fn read_staging(&self, offset: u64, into: &mut [u8]) -> Result<(), Self::Error>;
+
+    /// Bytes of the points area. `None`: there is none.
+    fn points_bytes(&self) -> Option<u64>;
+
+    fn read_points(&self, offset: u64, into: &mut [u8]) -> Result<(), Self::Error>;
+}
+
+/// The memory of a member that is written. Nothing need be durable before it is flushed.
+pub(crate) trait FollowerMemory: FollowerBytes {
     fn write_staging(&self, offset: u64, bytes: &[u8]) -> Result<(), Self::Error>;
 
     /// Writes 8 bytes at once.
@@ -47,16 +65,36 @@ pub(crate) trait FollowerMemory {
 
     fn flush_staging(&self) -> Result<(), Self::Error>;
 
-    fn read_staging(&self, offset: u64, into: &mut [u8]) -> Result<(), Self::Error>;
-
     fn write_data(&self, offset: u64, bytes: &[u8]) -> Result<(), Self::Error>;
 
     fn flush_data(&self) -> Result<(), Self::Error>;
+
+    fn write_points(&self, offset: u64, bytes: &[u8]) -> Result<(), Self::Error>;
+
+    fn flush_points(&self) -> Result<(), Self::Error>;
+}
+
+/// Which points a member is to keep.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Keep {
+    /// How many of those with names, the newest. `None`: as many as it did.
+    pub(crate) count: Option<u16>,
+    /// The identity of a points area that begins anew: random.
+    pub(crate) fresh: u64,
+}
+
+/// What happened to points that were kept, or were to be.
+#[derive(Debug)]
+pub(crate) enum PointNews<E> {
+    /// The oldest gave way: the bytes of a change did not fit beside those that it needs.
+    NoRoom(ConsistencyPoint),
+    /// None is kept any more. `None`: what the points area says is damaged, or it is not there.
+    Stopped(Option<E>),
 }
 
 /// An asynchronous member that is open for writing.
 #[derive(Debug)]
-pub(crate) struct Follower<M> {
+pub(crate) struct Follower<M: FollowerBytes> {
     memory: M,
     /// Bytes of a change set's body, at most.
     capacity_bytes: u64,
@@ -67,6 +105,9 @@ pub(crate) struct Follower<M> {
     next: u64,
     point: Option<ConsistencyPoint>,
     heard: Option<ConsistencyPoint>,
+    /// Points to go back to, where it keeps any.
+    points: Option<Points>,
+    news: Vec<PointNews<M::Error>>,
 }
 
 /// A change set that is being written to the staging area.
@@ -86,6 +127,8 @@ pub(crate) struct ChangeSet {
 pub(crate) struct Seen {
     staged: u64,
     applied: u64,
+    /// The points area that counts.
+    area: u64,
     points: [Option<ConsistencyPoint>; 2],
     heard: Option<ConsistencyPoint>,
 }
@@ -99,7 +142,8 @@ impl Seen {
         let point = |at: u64| ConsistencyPoint::parse(bytes[at as usize..].first_chunk()?);
         let two = |first: u64| [point(first), point(point_at(first, 1))];
         let heard = two(HEARD).into_iter().flatten().max_by_key(|heard| heard.number);
-        Self { staged: word(STAGED), applied: word(APPLIED), points: two(POINTS), heard }
+        let (staged, applied, area) = (word(STAGED), word(APPLIED), word(AREA));
+        Self { staged, applied, area, points: two(POINTS), heard }
     }
 
     /// The point of the last change set that was applied, and how far the writer was when it was heard last.
@@ -141,25 +185,72 @@ impl ChangeSet {
 
 impl<M: FollowerMemory> Follower<M> {
     /// Opens a member and finishes the change set that a crash has interrupted. A staging area of zeros is a new member's, at change set 0.
-    pub(crate) fn open(memory: M, staging_bytes: u64, data_bytes: u64) -> Result<Self, M::Error> {
-        let mut bytes = [0; SEEN_BYTES];
-        memory.read_staging(0, &mut bytes)?;
-        let seen = Seen::parse(&bytes);
+    pub(crate) fn open(memory: M, staging_bytes: u64, data_bytes: u64, keep: Keep) -> Result<Self, M::Error> {
+        let seen = seen(&memory)?;
         let Seen { staged, applied, .. } = seen;
-        let capacity_bytes = staging_bytes.saturating_sub(BODY);
-        let next = staged.max(applied) + 1;
-        let mut follower = Self { memory, capacity_bytes, data_bytes, applied: None, next, point: None, heard: None };
+        let mut follower = Self {
+            memory,
+            capacity_bytes: staging_bytes.saturating_sub(BODY),
+            data_bytes,
+            applied: None,
+            next: staged.max(applied) + 1,
+            point: None,
+            heard: seen.heard.clone(),
+            points: None,
+            news: Vec::new(),
+        };
+        follower.open_points(&seen, keep)?;
         if staged == applied {
             follower.applied = Some(applied);
         } else if staged == applied.wrapping_add(1) {
             if let Some(header) = follower.staged_header(staged)? {
+                follower.save_old(header, None)?;
                 follower.apply(header, None)?;
                 follower.applied = Some(staged);
             }
         }
         follower.point = follower.applied.and_then(|number| seen.point(number)).cloned();
-        follower.heard = seen.heard;
+        match follower.point.clone() {
+            Some(point) => follower.keep_point(&point)?,
+            // What is written next does not lead from a point, and not back to one.
+            None if follower.applied.is_none() && follower.points.is_some() => follower.stop_points(None)?,
+            None => {}
+        }
         Ok(follower)
+    }
+
+    /// Goes on with the points that are kept, or begins.
+    fn open_points(&mut self, seen: &Seen, keep: Keep) -> Result<(), M::Error> {
+        let found = match keep.count {
+            Some(0) => Ok(Kept::None),
+            _ => kept_points(&self.memory),
+        };
+        let wanted = keep.count.filter(|count| *count > 0 && self.memory.points_bytes().is_some());
+        match found {
+            Ok(Kept::Points(index)) => {
+                self.points = Points::go_on(&self.memory, self.data_bytes, index, keep.count);
+                return Ok(());
+            }
+            Ok(Kept::None) => {
+                if seen.area != 0 {
+                    self.memory.set_staging(AREA, 0)?;
+                    self.memory.flush_staging()?;
+                }
+            }
+            Ok(Kept::Damaged) => self.stop_points(None)?,
+            Err(error) => self.stop_points(Some(error))?,
+        }
+        if let Some(count) = wanted {
+            match Points::begin(&self.memory, self.data_bytes, count, keep.fresh) {
+                Ok(points) => {
+                    self.points = points;
+                    self.memory.set_staging(AREA, keep.fresh)?;
+                    self.memory.flush_staging()?;
+                }
+                Err(error) => self.stop_points(Some(error))?,
+            }
+        }
+        Ok(())
     }
 
     /// The last change set that was applied; 0 before the first. `None`: the data is that of no point.
@@ -179,6 +270,16 @@ impl<M: FollowerMemory> Follower<M> {
 
     pub(crate) fn memory(&self) -> &M {
         &self.memory
+    }
+
+    /// Whether it keeps points that have names.
+    pub(crate) fn keeps_points(&self) -> bool {
+        self.points.is_some()
+    }
+
+    /// What happened to points since it was asked last.
+    pub(crate) fn take_news(&mut self) -> Vec<PointNews<M::Error>> {
+        std::mem::take(&mut self.news)
     }
 
     /// Adds a write to a change set, behind those before. The outer error is the memory's.
@@ -219,9 +320,60 @@ impl<M: FollowerMemory> Follower<M> {
         self.memory.write_staging(point_at(POINTS, number), &point.to_bytes())?;
         self.memory.flush_staging()?;
         self.set(STAGED, number)?;
+        self.save_old(header, set.kept.as_deref())?;
         self.apply(header, set.kept.as_deref())?;
+        self.keep_point(&point)?;
         (self.applied, self.next, self.point) = (Some(number), number + 1, Some(point));
         Ok(())
+    }
+
+    /// Saves what a change set that is staged will overwrite, as far as the points that are kept need it.
+    fn save_old(&mut self, header: ChangeSetHeader, kept: Option<&[u8]>) -> Result<(), M::Error> {
+        let Some(points) = self.points.as_mut().filter(|points| points.needs(header.number)) else { return Ok(()) };
+        let touched = PageMap::new(self.data_bytes);
+        let touch = |offset: u64, _, bytes: &[u8]| {
+            touched.mark(offset..offset + bytes.len() as u64);
+            Ok(())
+        };
+        let sizes = (header.body_bytes, self.data_bytes);
+        match kept {
+            Some(body) => drop(each_write(sizes, &mut in_memory(body), touch)?),
+            None => drop(each_write(sizes, &mut staged_body(&self.memory), touch)?),
+        }
+        let mut dropped = Vec::new();
+        let saved = points.save(&self.memory, header.number, &touched, &mut dropped);
+        self.news.extend(dropped.into_iter().map(PointNews::NoRoom));
+        saved.or_else(|error| self.stop_points(Some(error)))
+    }
+
+    /// Keeps the point that the data is at, where it has a name and is not kept.
+    fn keep_point(&mut self, point: &ConsistencyPoint) -> Result<(), M::Error> {
+        let Some(points) = self.points.as_mut().filter(|_| !point.name.is_empty()) else { return Ok(()) };
+        points.keep(&self.memory, point).or_else(|error| self.stop_points(Some(error)))
+    }
+
+    /// Keeps no points any more, and has whoever reads one know before the data changes.
+    fn stop_points(&mut self, why: Option<M::Error>) -> Result<(), M::Error> {
+        self.points = None;
+        self.set(AREA, 0)?;
+        self.news.push(PointNews::Stopped(why));
+        Ok(())
+    }
+
+    /// Has the data be as it was at a point that is kept, as one change set, whose point has the name of that one. Nothing is changed where what is kept is not whole.
+    /// Returns the bytes of the pages that changed.
+    pub(crate) fn roll_back(&mut self, number: u64) -> Result<u64, PointReadError<M::Error>> {
+        let view = AtPoint::open(&self.memory, self.data_bytes, number)?;
+        let (mut set, mut bytes, mut changed_bytes) = (ChangeSet::new(), Vec::new(), 0);
+        for range in view.changed() {
+            changed_bytes += range.end - range.start;
+            bytes.resize((range.end - range.start) as usize, 0);
+            view.read_old(&self.memory, range.start, &mut bytes)?;
+            let added = self.add(&mut set, range.start, &bytes).map_err(PointReadError::Memory)?;
+            added.map_err(|TooLong| PointReadError::Damaged)?;
+        }
+        self.commit(set, view.point()).map_err(PointReadError::Memory)?;
+        Ok(changed_bytes)
     }
 
     /// Notes how far the writer is, for whoever goes on without it.
@@ -236,10 +388,11 @@ impl<M: FollowerMemory> Follower<M> {
 
     /// Applies the change set that is staged. `kept`: its body, else it is read.
     fn apply(&self, header: ChangeSetHeader, kept: Option<&[u8]>) -> Result<(), M::Error> {
-        let write = |offset: u64, bytes: &[u8]| self.memory.write_data(offset, bytes);
+        let write = |offset: u64, _, bytes: &[u8]| self.memory.write_data(offset, bytes);
+        let sizes = (header.body_bytes, self.data_bytes);
         match kept {
-            Some(body) => drop(self.each_write(header.body_bytes, &mut in_memory(body), write)?),
-            None => drop(self.each_write(header.body_bytes, &mut self.staged_body(), write)?),
+            Some(body) => drop(each_write(sizes, &mut in_memory(body), write)?),
+            None => drop(each_write(sizes, &mut staged_body(&self.memory), write)?),
         }
         self.memory.flush_data()?;
         self.set(APPLIED, header.number)
@@ -251,52 +404,10 @@ impl<M: FollowerMemory> Follower<M> {
         self.memory.read_staging(FRAME, &mut bytes)?;
         let is_that = |header: &ChangeSetHeader| header.number == number && header.body_bytes <= self.capacity_bytes;
         let Some(header) = ChangeSetHeader::parse(&bytes).filter(is_that) else { return Ok(None) };
-        let (mut crc, mut at, mut piece) = (0, 0, vec![0; PIECE_BYTES]);
-        while at < header.body_bytes {
-            let part = (header.body_bytes - at).min(PIECE_BYTES as u64) as usize;
-            self.memory.read_staging(BODY + at, &mut piece[..part])?;
-            crc = crc32c::crc32c_append(crc, &piece[..part]);
-            at += part as u64;
-        }
-        let is_whole =
-            crc == header.body_crc && self.each_write(header.body_bytes, &mut self.staged_body(), |_, _| Ok(()))?;
+        let (sizes, mut read) = ((header.body_bytes, self.data_bytes), staged_body(&self.memory));
+        let is_whole = checksum(header.body_bytes, &mut read)? == header.body_crc
+            && each_write(sizes, &mut read, |_, _, _| Ok(()))?;
         Ok(is_whole.then_some(header))
-    }
-
-    fn staged_body(&self) -> impl FnMut(u64, &mut [u8]) -> Result<(), M::Error> + use<'_, M> {
-        |at, into| self.memory.read_staging(BODY + at, into)
-    }
-
-    /// Goes through the writes of a body, long ones piece by piece. False: they do not make up the body, or go beyond the data.
-    fn each_write(
-        &self,
-        body_bytes: u64,
-        read: &mut impl FnMut(u64, &mut [u8]) -> Result<(), M::Error>,
-        mut each: impl FnMut(u64, &[u8]) -> Result<(), M::Error>,
-    ) -> Result<bool, M::Error> {
-        let mut window = Window { bytes: Vec::new(), begin: 0, end: body_bytes };
-        let mut at = 0;
-        while at < body_bytes {
-            let behind_header = at + CHANGE_HEADER_BYTES as u64;
-            let Some(header) = window.get(at, CHANGE_HEADER_BYTES, read)?.and_then(|bytes| bytes.try_into().ok())
-            else {
-                return Ok(false);
-            };
-            let ChangeHeader { offset, len_bytes } = ChangeHeader::parse(header);
-            let is_in = |begin: u64, limit: u64| begin.checked_add(len_bytes).is_some_and(|end| end <= limit);
-            if !is_in(offset, self.data_bytes) || !is_in(behind_header, body_bytes) {
-                return Ok(false);
-            }
-            let mut done = 0;
-            while done < len_bytes {
-                let part = (len_bytes - done).min(PIECE_BYTES as u64);
-                let Some(bytes) = window.get(behind_header + done, part as usize, read)? else { return Ok(false) };
-                each(offset + done, bytes)?;
-                done += part;
-            }
-            at = behind_header + len_bytes;
-        }
-        Ok(true)
     }
 
     fn set(&self, field: u64, number: u64) -> Result<(), M::Error> {
@@ -305,40 +416,15 @@ impl<M: FollowerMemory> Follower<M> {
     }
 }
 
-/// The part of a body that was read last.
-struct Window {
-    bytes: Vec<u8>,
-    begin: u64,
-    end: u64,
+/// What the first bytes of a staging area say.
+fn seen<M: FollowerBytes>(memory: &M) -> Result<Seen, M::Error> {
+    let mut bytes = [0; SEEN_BYTES];
+    memory.read_staging(0, &mut bytes)?;
+    Ok(Seen::parse(&bytes))
 }
 
-impl Window {
-    /// Bytes of the body, at most a piece. `None`: they lie beyond its end.
-    fn get<E>(
-        &mut self,
-        at: u64,
-        len_bytes: usize,
-        read: &mut impl FnMut(u64, &mut [u8]) -> Result<(), E>,
-    ) -> Result<Option<&[u8]>, E> {
-        let behind = at + len_bytes as u64;
-        if behind > self.end {
-            return Ok(None);
-        }
-        if at < self.begin || behind > self.begin + self.bytes.len() as u64 {
-            self.begin = at;
-            self.bytes.resize((self.end - at).min(PIECE_BYTES as u64) as usize, 0);
-            read(at, &mut self.bytes)?;
-        }
-        let first = (at - self.begin) as usize;
-        Ok(self.bytes.get(first..first + len_bytes))
-    }
-}
-
-fn in_memory<E>(body: &[u8]) -> impl FnMut(u64, &mut [u8]) -> Result<(), E> + use<'_, E> {
-    |at, into| {
-        into.copy_from_slice(&body[at as usize..at as usize + into.len()]);
-        Ok(())
-    }
+fn staged_body<M: FollowerBytes>(memory: &M) -> impl FnMut(u64, &mut [u8]) -> Result<(), M::Error> + use<'_, M> {
+    |at, into| memory.read_staging(BODY + at, into)
 }
 
 /// Where the record of a number lies, of two.

@@ -137,6 +137,7 @@ struct Kept {
     /// The next point needs all to be durable: the member is sent pages.
     needs_everything: bool,
     missing: PageMap,
+    stops_at_names: bool,
     has_ended: bool,
 }
 
@@ -174,6 +175,17 @@ impl Kept {
         taken
     }
 
+    /// Takes the writes before one of the points, and the point.
+    fn take_to(&mut self, point: usize) -> Option<(Vec<Entry>, ConsistencyPoint)> {
+        if self.mode != Mode::Kept {
+            return None;
+        }
+        let (end, point) = self.points.drain(..=point).next_back()?;
+        let behind = (self.end - end) as usize;
+        let count = self.entries.len().saturating_sub(behind);
+        Some((self.take(count), point))
+    }
+
     /// Drops what is kept, and remembers the pages.
     fn drop_all(&mut self) {
         for entry in std::mem::take(&mut self.entries) {
@@ -202,6 +214,7 @@ impl Outbox {
             unsettled: Written::default(),
             needs_everything: false,
             missing: PageMap::new(size_bytes),
+            stops_at_names: false,
             has_ended: false,
         };
         Self { bound, size_bytes, kept: Mutex::new(kept), due: Condvar::new(), room: Condvar::new() }
@@ -341,11 +354,22 @@ impl Outbox {
     /// Takes the writes before the last point, and the point. `None`: it has fallen behind again.
     pub(crate) fn take_to_point(&self) -> Option<(Vec<Entry>, ConsistencyPoint)> {
         let mut kept = self.kept.lock();
-        let (end, point) = kept.points.pop_back().filter(|_| kept.mode == Mode::Kept)?;
-        kept.points.clear();
-        let behind = (kept.end - end) as usize;
-        let count = kept.entries.len().saturating_sub(behind);
-        Some((kept.take(count), point))
+        let last = kept.points.len().checked_sub(1)?;
+        kept.take_to(last)
+    }
+
+    /// Takes the writes before the next point that the member is to be at, and the point: the last, or the first with a name where it keeps those.
+    fn take_to_next_point(&self) -> Option<(Vec<Entry>, ConsistencyPoint)> {
+        let mut kept = self.kept.lock();
+        let last = kept.points.len().checked_sub(1)?;
+        let named = kept.points.iter().position(|(_, point)| !point.name.is_empty());
+        let next = named.filter(|_| kept.stops_at_names).unwrap_or(last);
+        kept.take_to(next)
+    }
+
+    /// Whether the member is to be at each point that has a name: it keeps them.
+    pub(crate) fn stop_at_names(&self, stops: bool) {
+        self.kept.lock().stops_at_names = stops;
     }
 
     /// The member has applied what was taken.
@@ -370,7 +394,7 @@ impl Outbox {
             }
             if !kept.points.is_empty() {
                 drop(kept);
-                return self.take_to_point().map_or(Due::Nothing, |(entries, point)| Due::Send(entries, point));
+                return self.take_to_next_point().map_or(Due::Nothing, |(entries, point)| Due::Send(entries, point));
             }
             let now = Instant::now();
             // Soon enough for the member to be sent it before the bound.

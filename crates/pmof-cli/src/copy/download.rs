@@ -27,7 +27,11 @@ const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 /// Copies a pool into `destination`, which appears when it is complete, durable and verified.
 pub(super) fn download(options: &PoolOptions, destination: &Path, args: &CpArgs) -> anyhow::Result<Copied> {
     check_destination(destination, args.force)?;
-    let pool = options.open_read_only().map_err(with_mend)?;
+    let pool = match &args.at_point {
+        None => options.open_read_only(),
+        Some(point) => options.open_at_point(point),
+    };
+    let pool = pool.map_err(with_mend)?;
     let degraded = Degraded::of(&pool, args.min_replicas.is_some());
     if let Some(degraded) = &degraded {
         eprintln!("pmof cp: {degraded}");

@@ -41,6 +41,9 @@ pub(super) struct AddArgs {
     /// third machine
     #[arg(long = "witness")]
     is_witness: bool,
+    /// Have it keep the last N points that the program names, to go back to: for what is overwritten since, its target needs room for the pool once more
+    #[arg(long, value_name = "N", requires = "is_asynchronous", value_parser = clap::value_parser!(u16).range(..=64))]
+    keep_points: Option<u16>,
     #[command(flatten)]
     how: How,
 }
@@ -136,7 +139,8 @@ struct Report {
 }
 
 pub(super) fn add(args: &AddArgs, connect: ConnectArgs) -> anyhow::Result<()> {
-    let pool = open(&args.pool, &args.how, connect)?;
+    let options = options(&args.pool, &args.how, connect);
+    let pool = opened(&args.keep_points.into_iter().fold(options, PoolOptions::keep_points))?;
     if args.is_asynchronous {
         return add_asynchronous(&pool, args);
     }
@@ -265,7 +269,11 @@ fn open_without(of: &Of, without: &Without, how: &How, connect: ConnectArgs) -> 
 }
 
 fn open(of: &Of, how: &How, connect: ConnectArgs) -> anyhow::Result<Pool> {
-    options(of, how, connect).open().map_err(|error| {
+    opened(&options(of, how, connect))
+}
+
+fn opened(options: &PoolOptions) -> anyhow::Result<Pool> {
+    options.open().map_err(|error| {
         let is_busy = error.is_busy();
         let error = with_mend(error).context("cannot open the pool");
         if is_busy {

@@ -1,4 +1,4 @@
-//! `pmof pool add --async`, what `pmof pool status` says of such a member, and `pmof pool promote`.
+//! `pmof pool add --async`, what `pmof pool status` says of such a member, `pmof pool promote`, and the points that it keeps.
 
 use pmof::{Durability, Pool, PoolOptions};
 
@@ -39,4 +39,54 @@ fn a_member_is_added_shown_and_promoted() {
     let mut bytes = [0; 6];
     options(&spare).open().unwrap().read(0, &mut bytes).unwrap();
     assert_eq!(&bytes, b"orders");
+}
+
+#[test]
+fn points_are_kept_listed_copied_and_gone_back_to() {
+    let three: [Target; 2] = std::array::from_fn(|_| Target::start());
+    let [here, far] = std::array::from_fn(|at: usize| three[at].url("orders"));
+    options(&here).create(1 << 20).unwrap().close().unwrap();
+    let said = pmof(["pool", "add", "--keep-points", "2", &here, &far]);
+    assert!(said.code == Some(2) && said.errors.contains("--async"), "{said:?}");
+    pmof(["pool", "add", "--async", "--keep-points", "2", &here, &far]).done();
+    let pool = options(&here).open().unwrap();
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !matches!(pool.status().unwrap().asynchronous[0].state, pmof::AsynchronousState::Following) {
+        assert!(std::time::Instant::now() < until, "{:?}", pool.status());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    for day in ["one", "two", "three"] {
+        pool.persist(0, day.as_bytes()).unwrap();
+        pool.consistency_point(day).unwrap();
+    }
+    pmof(["pool", "rollback", &far, "two"]).failed(&["nothing was rolled back", "has the pool open for writing"]);
+    pool.close().unwrap();
+    drop(pool);
+    let report = pmof(["pool", "points", "--json", &here]).json();
+    let points = report["members"][0]["points"].as_array().unwrap();
+    assert_eq!((points.len(), &points[1]["name"]), (2, &"three".into()), "{report}");
+    let said = pmof(["pool", "points", &far]).done();
+    assert!(
+        said.starts_with(&format!("{far}: 2 kept\n")) && said.contains("UTC") && said.contains("\"three\""),
+        "{said}"
+    );
+    let directory = tempfile::tempdir().unwrap();
+    let copy = directory.path().join("copy");
+    assert_eq!(points[0]["name"], "two", "{report}");
+    let name = "two".to_owned();
+    pmof(["cp", "--at-point", &name, &here, copy.to_str().unwrap()]).done();
+    assert_eq!(std::fs::read(&copy).unwrap()[..name.len()], *name.as_bytes());
+    pmof(["cp", "--at-point", "never", &here, copy.to_str().unwrap(), "--force"])
+        .failed(&["never", "pmof pool points"]);
+    pmof(["pool", "rollback", &far, "never"]).failed(&["nothing was rolled back", "does not keep"]);
+    pmof(["pool", "rollback", &here, "three"]).failed(&["is no asynchronous member"]);
+    let rolled = pmof(["pool", "rollback", &far, &name]);
+    assert!(
+        rolled.code == Some(0) && rolled.errors.contains("warning") && rolled.output.contains("put back"),
+        "{rolled:?}"
+    );
+    pmof(["pool", "promote", "--force", &far]).done();
+    let mut bytes = vec![0; name.len()];
+    options(&far).open().unwrap().read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, name.as_bytes());
 }

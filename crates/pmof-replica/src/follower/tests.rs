@@ -7,14 +7,42 @@ use super::*;
 
 const DATA: Range<u64> = 0..1024;
 
-/// Data and staging area of a member on one medium, the staging area behind the data.
-struct OnMedium<'m> {
+/// A member on one medium: its data, the staging area behind it, and the points area behind that, where it has one.
+pub(super) struct OnMedium<'m> {
     medium: &'m dyn Medium,
     level: Durability,
+    data_bytes: u64,
+    staging_bytes: u64,
+    /// What the writer sent, where that is recorded.
+    sent: RefCell<Option<Vec<Sent>>>,
 }
 
-impl OnMedium<'_> {
+impl<'m> OnMedium<'m> {
+    pub(super) fn new(medium: &'m dyn Medium, level: Durability, data_bytes: u64, staging_bytes: u64) -> Self {
+        Self { medium, level, data_bytes, staging_bytes, sent: RefCell::default() }
+    }
+
+    /// The same, with a record of what is sent from now on.
+    pub(super) fn recorded(self) -> Self {
+        Self { sent: RefCell::new(Some(Vec::new())), ..self }
+    }
+
+    pub(super) fn take_sent(&self) -> Vec<Sent> {
+        self.sent.take().unwrap_or_default()
+    }
+
+    fn points(&self) -> u64 {
+        self.data_bytes + self.staging_bytes
+    }
+
+    fn note(&self, sent: impl FnOnce() -> Sent) {
+        if let Some(all) = &mut *self.sent.borrow_mut() {
+            all.push(sent());
+        }
+    }
+
     fn write(&self, at: u64, bytes: &[u8]) -> Result<(), MemError> {
+        self.note(|| Sent::Bytes(at, bytes.to_vec()));
         self.medium.store(at, bytes)?;
         self.medium.write_back(at, bytes.len() as u64)
     }
@@ -24,37 +52,67 @@ impl OnMedium<'_> {
     }
 }
 
-impl FollowerMemory for OnMedium<'_> {
+impl FollowerBytes for OnMedium<'_> {
     type Error = MemError;
 
-    fn write_staging(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError> {
-        self.write(DATA.end + offset, bytes)
-    }
-
-    fn set_staging(&self, offset: u64, number: u64) -> Result<(), MemError> {
-        self.medium.atomic_store(DATA.end + offset, number)?;
-        self.medium.write_back(DATA.end + offset, 8)
-    }
-
-    fn flush_staging(&self) -> Result<(), MemError> {
-        self.flush(DATA.end..self.medium.len_bytes())
+    fn read_data(&self, offset: u64, into: &mut [u8]) -> Result<(), MemError> {
+        self.medium.read(offset, into)
     }
 
     fn read_staging(&self, offset: u64, into: &mut [u8]) -> Result<(), MemError> {
-        self.medium.read(DATA.end + offset, into)
+        self.medium.read(self.data_bytes + offset, into)
     }
 
-    fn write_data(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError> {
-        self.write(DATA.start + offset, bytes)
+    fn points_bytes(&self) -> Option<u64> {
+        Some(self.medium.len_bytes() - self.points()).filter(|points_bytes| *points_bytes > 0)
     }
 
-    fn flush_data(&self) -> Result<(), MemError> {
-        self.flush(DATA)
+    fn read_points(&self, offset: u64, into: &mut [u8]) -> Result<(), MemError> {
+        self.medium.read(self.points() + offset, into)
     }
 }
 
+impl FollowerMemory for OnMedium<'_> {
+    fn write_staging(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError> {
+        self.write(self.data_bytes + offset, bytes)
+    }
+
+    fn set_staging(&self, offset: u64, number: u64) -> Result<(), MemError> {
+        let at = self.data_bytes + offset;
+        self.note(|| Sent::Number(at, number));
+        self.medium.atomic_store(at, number)?;
+        self.medium.write_back(at, 8)
+    }
+
+    fn flush_staging(&self) -> Result<(), MemError> {
+        self.flush(self.data_bytes..self.points())
+    }
+
+    fn write_data(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError> {
+        self.write(offset, bytes)
+    }
+
+    fn flush_data(&self) -> Result<(), MemError> {
+        self.flush(0..self.data_bytes)
+    }
+
+    fn write_points(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError> {
+        self.write(self.points() + offset, bytes)
+    }
+
+    fn flush_points(&self) -> Result<(), MemError> {
+        self.flush(self.points()..self.medium.len_bytes())
+    }
+}
+
+pub(super) const NO_POINTS: Keep = Keep { count: None, fresh: 1 };
+
+fn memory(medium: &dyn Medium, level: Durability) -> OnMedium<'_> {
+    OnMedium::new(medium, level, DATA.end, medium.len_bytes() - DATA.end)
+}
+
 fn open(medium: &dyn Medium, level: Durability) -> Follower<OnMedium<'_>> {
-    Follower::open(OnMedium { medium, level }, medium.len_bytes() - DATA.end, DATA.end).unwrap()
+    Follower::open(memory(medium, level), medium.len_bytes() - DATA.end, DATA.end, NO_POINTS).unwrap()
 }
 
 /// Change sets whose bytes all say which one wrote them, and what the data holds after each.
@@ -104,65 +162,27 @@ fn point(number: u64) -> ConsistencyPoint {
 
 fn data_of(medium: &dyn Medium) -> Vec<u8> {
     let mut data = vec![0; DATA.end as usize];
-    medium.read(DATA.start, &mut data).unwrap();
+    medium.read(0, &mut data).unwrap();
     data
 }
 
 /// What a writer sends to a member, in its order.
 #[derive(Clone, Debug)]
-enum Sent {
+pub(super) enum Sent {
     Bytes(u64, Vec<u8>),
     Number(u64, u64),
-}
-
-/// A member whose writer may be cut off: what it was sent, with its memory.
-struct Recorded<'m> {
-    memory: OnMedium<'m>,
-    sent: RefCell<Vec<Sent>>,
-}
-
-impl FollowerMemory for Recorded<'_> {
-    type Error = MemError;
-
-    fn write_staging(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError> {
-        self.sent.borrow_mut().push(Sent::Bytes(DATA.end + offset, bytes.to_vec()));
-        self.memory.write_staging(offset, bytes)
-    }
-
-    fn set_staging(&self, offset: u64, number: u64) -> Result<(), MemError> {
-        self.sent.borrow_mut().push(Sent::Number(DATA.end + offset, number));
-        self.memory.set_staging(offset, number)
-    }
-
-    fn flush_staging(&self) -> Result<(), MemError> {
-        self.memory.flush_staging()
-    }
-
-    fn read_staging(&self, offset: u64, into: &mut [u8]) -> Result<(), MemError> {
-        self.memory.read_staging(offset, into)
-    }
-
-    fn write_data(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError> {
-        self.sent.borrow_mut().push(Sent::Bytes(DATA.start + offset, bytes.to_vec()));
-        self.memory.write_data(offset, bytes)
-    }
-
-    fn flush_data(&self) -> Result<(), MemError> {
-        self.memory.flush_data()
-    }
 }
 
 /// What a writer sends that commits these sets.
 fn sent_of(sets: &Sets, len_bytes: u64) -> Vec<Sent> {
     let medium = Memory::anonymous(len_bytes).unwrap();
-    let memory = OnMedium { medium: &medium, level: Durability::Visible };
-    let recorded = Recorded { memory, sent: RefCell::default() };
-    let mut follower = Follower::open(recorded, len_bytes - DATA.end, DATA.end).unwrap();
+    let recorded = memory(&medium, Durability::Visible).recorded();
+    let mut follower = Follower::open(recorded, len_bytes - DATA.end, DATA.end, NO_POINTS).unwrap();
     for number in 1..=sets.writes.len() as u64 {
         sets.commit(&mut follower, number).unwrap();
         follower.hear(&point(number)).unwrap();
     }
-    follower.memory.sent.take()
+    follower.memory.take_sent()
 }
 
 /// Cuts what is sent behind each of its bytes, and opens the member. `Err`: how many bytes were sent when it was at no prefix, or at one that it does not say.
@@ -332,8 +352,11 @@ proptest! {
         let size_bytes = 4_u64 << 20;
         let staging = staging_bytes(size_bytes, 40 * 700_000);
         let medium = Memory::anonymous(size_bytes + staging).unwrap();
-        let apart = Apart { medium: &medium, size_bytes };
-        let mut follower = Follower::open(apart, staging, size_bytes).unwrap();
+        let open = || {
+            let memory = OnMedium::new(&medium, Durability::Visible, size_bytes, staging);
+            Follower::open(memory, staging, size_bytes, NO_POINTS).unwrap()
+        };
+        let mut follower = open();
         let (mut set, mut expected) = (ChangeSet::new(), vec![0; size_bytes as usize]);
         for (offset, len_bytes, byte) in writes {
             let bytes = vec![byte; len_bytes];
@@ -346,47 +369,12 @@ proptest! {
             let header = ChangeSetHeader { number: 1, body_bytes: set.body_bytes, body_crc: set.crc };
             follower.memory().write_staging(FRAME, &header.to_bytes()).unwrap();
             follower.memory().set_staging(STAGED, 1).unwrap();
-            let apart = Apart { medium: &medium, size_bytes };
-            prop_assert_eq!(Follower::open(apart, staging, size_bytes).unwrap().applied(), Some(1));
+            prop_assert_eq!(open().applied(), Some(1));
         } else {
             follower.commit(set, &point(1)).unwrap();
         }
         let mut found = vec![0; size_bytes as usize];
         medium.read(0, &mut found).unwrap();
         prop_assert!(found == expected);
-    }
-}
-
-/// As [`OnMedium`], for data of any size.
-struct Apart<'m> {
-    medium: &'m dyn Medium,
-    size_bytes: u64,
-}
-
-impl FollowerMemory for Apart<'_> {
-    type Error = MemError;
-
-    fn write_staging(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError> {
-        self.medium.store(self.size_bytes + offset, bytes)
-    }
-
-    fn set_staging(&self, offset: u64, number: u64) -> Result<(), MemError> {
-        self.medium.atomic_store(self.size_bytes + offset, number)
-    }
-
-    fn flush_staging(&self) -> Result<(), MemError> {
-        Ok(())
-    }
-
-    fn read_staging(&self, offset: u64, into: &mut [u8]) -> Result<(), MemError> {
-        self.medium.read(self.size_bytes + offset, into)
-    }
-
-    fn write_data(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError> {
-        self.medium.store(offset, bytes)
-    }
-
-    fn flush_data(&self) -> Result<(), MemError> {
-        Ok(())
     }
 }

@@ -260,3 +260,25 @@ fn the_end_wakes_everybody() {
     });
     drop(room);
 }
+
+/// A member that keeps points is at each that has a name, and passes by those that have none, and those that have where it keeps none.
+#[test]
+fn points_with_names_are_stopped_at_where_they_are_kept() {
+    for (stops, expected) in [(true, vec![2, 4, 5]), (false, vec![5])] {
+        let outbox = outbox(1 << 20, AtLagBound::FallBehind);
+        outbox.stop_at_names(stops);
+        for (number, name) in [(1, ""), (2, "two"), (3, ""), (4, "four"), (5, "")] {
+            keep(&outbox, number, 1);
+            let boundary = outbox.boundary().unwrap();
+            outbox.reach(boundary, &ConsistencyPoint { number, name: name.to_owned(), ..ConsistencyPoint::default() });
+        }
+        let (mut points, mut written) = (Vec::new(), 0);
+        while let Due::Send(entries, point) = outbox.wait(Duration::ZERO) {
+            written += entries.len() as u64;
+            assert_eq!(written, point.number, "the writes before the point");
+            points.push(point.number);
+            outbox.applied();
+        }
+        assert_eq!(points, expected);
+    }
+}

@@ -9,7 +9,7 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
-use pmof_control::Forced;
+use pmof_control::{ConsistencyPoint, Forced};
 use pmof_mem::causes;
 
 use crate::{ReplicaError, ReplicaPlace};
@@ -126,6 +126,20 @@ pub enum Event {
         /// The last such opening.
         forced: Forced,
     },
+    /// An asynchronous member keeps a point no more, its oldest: what was overwritten since did not fit in the [space](crate::PoolOptions::points_space) for that.
+    PointDropped {
+        /// The member.
+        replica: Arc<ReplicaPlace>,
+        /// The point.
+        point: ConsistencyPoint,
+    },
+    /// An asynchronous member keeps no points to go back to, or none any more. It follows all the same.
+    KeepsNoPoints {
+        /// The member.
+        replica: Arc<ReplicaPlace>,
+        /// Why: what failed where they are kept, such as a disk without room. `None`: what was there is damaged, or gone.
+        why: Option<Arc<ReplicaError>>,
+    },
     /// All replicas that were in sync are lost: nothing is acknowledged any more, also when they are back, and nothing happens to the pool here. It is
     /// to be [opened again](crate::PoolError::must_reopen).
     NoneLeft,
@@ -174,6 +188,15 @@ impl fmt::Display for Event {
                 write!(f, "{replica:#} does not follow, and stays at its point: {}", causes(why))
             }
             Self::Forced { forced } => write!(f, "{}", told(forced)),
+            Self::PointDropped { replica, point: ConsistencyPoint { number, name, .. } } => {
+                write!(f, "{replica:#} had no room to keep consistency point {number}, {name:?}")
+            }
+            Self::KeepsNoPoints { replica, why: Some(why) } => {
+                write!(f, "{replica:#} keeps no consistency points: {}", causes(why))
+            }
+            Self::KeepsNoPoints { replica, why: None } => {
+                write!(f, "{replica:#} keeps its consistency points no more: what it kept of them is damaged, or gone")
+            }
             Self::NoneLeft => f.write_str("no replica is left that was in sync: open the pool again"),
             Self::Fenced { successor } => write!(f, "the pool was taken over by {successor}"),
         }
@@ -220,6 +243,8 @@ impl Log {
             | Event::FellBehind { .. }
             | Event::NotFollowing { .. }
             | Event::Forced { .. }
+            | Event::PointDropped { .. }
+            | Event::KeepsNoPoints { .. }
             | Event::NoneLeft
             | Event::Fenced { .. } => log::warn!("{event}"),
             Event::CatchingUp { .. }

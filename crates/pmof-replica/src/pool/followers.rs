@@ -31,7 +31,10 @@ mod attach;
 mod running;
 mod send;
 
-pub(super) use attach::{Attached, check_staging_name, of_staging, open_staging, staging_options};
+pub(super) use attach::{
+    Attached, check_staging_name, checked_area, fresh_area, is_absent, is_definite, of_staging, open_points,
+    open_staging, points_options, staging_options,
+};
 
 /// Where an asynchronous member is in its life.
 #[derive(Clone, Debug)]
@@ -64,10 +67,20 @@ pub struct AsynchronousStatus {
     pub lag: Option<Duration>,
 }
 
+/// Which consistency points asynchronous members are to keep.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct KeepPoints {
+    /// How many. `None`: as each does.
+    pub(crate) count: Option<u16>,
+    /// Bytes of the log of what was overwritten since the oldest. `None`: as many as the pool has.
+    pub(crate) space_bytes: Option<u64>,
+}
+
 /// The asynchronous members of an open pool.
 #[derive(Debug)]
 pub(super) struct Followers {
     bound: LagBound,
+    keep: KeepPoints,
     reach: Reach,
     peers: Mutex<Peers>,
     identity: Identity,
@@ -127,9 +140,16 @@ impl From<Arc<ReplicaError>> for Stop {
 
 impl Followers {
     /// `opening`: that in which the pool is written here.
-    pub(super) fn new(bound: LagBound, reach: Reach, identity: Identity, require: Durability, opening: u64) -> Self {
+    pub(super) fn new(
+        (bound, keep): (LagBound, KeepPoints),
+        reach: Reach,
+        identity: Identity,
+        require: Durability,
+        opening: u64,
+    ) -> Self {
         Self {
             bound,
+            keep,
             peers: Mutex::new(reach.peers()),
             reach,
             identity,

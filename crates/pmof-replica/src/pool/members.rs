@@ -151,7 +151,7 @@ pub(super) fn survey(reach: &Reach, named: &[Arc<PoolUrl>]) -> Result<PoolMember
 }
 
 /// Whether a roster's word is enough to ask there.
-fn may_be_asked(url: &PoolUrl, named: &[Arc<PoolUrl>]) -> bool {
+pub(super) fn may_be_asked(url: &PoolUrl, named: &[Arc<PoolUrl>]) -> bool {
     matches!(url.target, TargetUrl::Address(_)) || named.iter().any(|named| **named == *url)
 }
 

@@ -21,7 +21,7 @@ use super::{
     epochs::Epochs,
     events::Event,
     follow::{Follow, Said, Seen, Witness},
-    followers::Followers,
+    followers::{Followers, KeepPoints},
     format::{Format, Replicas, Terms, Upkeep},
     intents,
     mirrors::mirror,
@@ -77,6 +77,8 @@ pub(super) struct Wanted {
     pub(super) bytes_per_second: Option<u64>,
     /// How far asynchronous members may lag.
     pub(super) lag: LagBound,
+    /// Which consistency points they are to keep.
+    pub(super) keep: KeepPoints,
     pub(super) reach: Reach,
 }
 
@@ -177,11 +179,11 @@ impl Opening {
         if identity.replica_count > 1 {
             pool.written = Some(Arc::new(PageMap::new(identity.size_bytes)));
         }
-        let Wanted { require, bytes_per_second, lag, reach, min_replicas, .. } = self.wanted;
+        let Wanted { require, bytes_per_second, lag, keep, reach, min_replicas, .. } = self.wanted;
         let is_forced = min_replicas.is_some();
         if let Some(epochs) = pool.epochs.as_ref().filter(|_| !is_forced) {
             let opening = epochs.lock().view().opening();
-            pool.followers = Some(Arc::new(Followers::new(lag, reach.clone(), identity, require, opening)));
+            pool.followers = Some(Arc::new(Followers::new((lag, keep), reach.clone(), identity, require, opening)));
         }
         Returns::new((reach, self.peers), self.urls, identity, (require, bytes_per_second, is_forced), pool)
     }

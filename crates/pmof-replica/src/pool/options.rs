@@ -16,6 +16,7 @@ use super::{
     Pool,
     acknowledge::Acknowledge,
     follow::{READ_ATTEMPTS, READ_PAUSE, open_reading},
+    followers::KeepPoints,
     format,
     members::{PoolMembers, survey},
     opening::{New, NewNative, Opening, Wanted, contention::chance, failed, millis},
@@ -56,6 +57,7 @@ pub struct PoolOptions {
     asynchronous: Vec<String>,
     witnesses: Vec<String>,
     lag: LagOptions,
+    keep: KeepPoints,
     pub(crate) reach: Reach,
 }
 
@@ -277,6 +279,24 @@ impl PoolOptions {
         self
     }
 
+    /// Has the asynchronous members keep so many of the [points with names](Pool::consistency_point), the newest, at most 64, to [read](Self::open_at_point) or to [go back
+    /// to](Self::roll_back). They go on with that under writers that do not say; 0 ends it. A member that begins keeps the points that are made from then on. Before bytes are overwritten there, they are
+    /// copied to [space](Self::points_space) beside the data, once for each page and point.
+    #[must_use]
+    pub fn keep_points(mut self, count: u16) -> Self {
+        self.keep.count = Some(count);
+        self
+    }
+
+    /// Bytes that a member which begins to keep points sets aside for what was overwritten since the oldest: as many as the pool has unless told otherwise. They lie under the name of the
+    /// pool and `.points`. Where they do not suffice the oldest points are dropped ([`Event::PointDropped`](crate::Event::PointDropped)); where the disk has no room for them, none is kept
+    /// ([`Event::KeepsNoPoints`](crate::Event::KeepsNoPoints)).
+    #[must_use]
+    pub fn points_space(mut self, bytes: u64) -> Self {
+        self.keep.space_bytes = Some(bytes);
+        self
+    }
+
     /// Makes the pool of `size_bytes` zeroes on every replica and opens it for writing. If one replica refuses, the pool is
     /// removed again from those that had made it: a pool is made with all of its replicas, whatever [`min_replicas`](Self::min_replicas) says.
     pub fn create(&self, size_bytes: u64) -> Result<Pool, PoolError> {
@@ -472,6 +492,7 @@ impl PoolOptions {
             slow_after: self.slow_after,
             bytes_per_second: self.catch_up_limit,
             lag: self.lag.0,
+            keep: self.keep,
             reach: self.reach.clone(),
         };
         Opening::connect(wanted, urls, is_new)

@@ -8,18 +8,19 @@ use std::{
 use pmof_control::{
     ANCESTORS_MAX, ConsistencyPoint, Epoch, OpenFor, PoolState, Reply, Request, Role, Roster, RosterMember,
 };
+use uuid::Uuid;
 
 use super::{
     PoolOptions,
     epochs::give_roster,
-    followers::{Attached, open_staging, staging_options},
+    followers::{Attached, fresh_area, is_definite, open_points, open_staging, points_options, staging_options},
     opened::{Checked, Identity, check_opened, place},
     opening::{failed, millis},
     rosters::read_roster,
 };
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace,
-    follower::Follower,
+    follower::{Follower, Keep},
     member::{Control, Standing},
     roster::settled_behind,
     site::Site,
@@ -96,13 +97,19 @@ pub enum PromotionError {
     },
 }
 
+/// A replica that is no asynchronous member.
+pub(super) struct NotAsynchronous {
+    is_witness: bool,
+}
+
 /// A member that is open.
-struct Open {
+pub(super) struct Open {
     url: Arc<PoolUrl>,
+    uuid: Uuid,
     roster: Roster,
     member: RosterMember,
     state: PoolState,
-    follower: Follower<Attached>,
+    pub(super) follower: Follower<Attached>,
 }
 
 impl PoolOptions {
@@ -120,7 +127,15 @@ impl PoolOptions {
     pub fn promote(&self, is_forced: bool) -> Result<Promotion, PromotionError> {
         let urls = self.urls()?;
         let [url] = &urls[..] else { return Err(PromotionError::NotOne { named: urls.len() }) };
-        let open = self.open_asynchronous(url, is_forced)?;
+        let open = self.open_asynchronous(url)?;
+        let open = open.map_err(|NotAsynchronous { is_witness }| {
+            let replica = place(url);
+            if is_witness { PromotionError::Witness { replica } } else { PromotionError::NotAsynchronous { replica } }
+        })?;
+        let answers = |member| self.answers(member, open.uuid);
+        if let Some(member) = open.roster.counted().find_map(answers).filter(|_| !is_forced) {
+            return Err(PromotionError::MemberAnswers { member });
+        }
         if open.follower.applied().is_none_or(|applied| applied == 0) {
             return Err(PromotionError::NoPoint { replica: place(url) });
         }
@@ -133,11 +148,14 @@ impl PoolOptions {
         open.found_pool()?;
         drop(open);
         // It is of no use any more; a later addition there takes it away.
-        staging_options(&self.reach, url, self.durability()?).map(|staging| staging.remove().ok());
+        let require = self.durability()?;
+        let areas = [staging_options(&self.reach, url, require), points_options(&self.reach, url, require)];
+        areas.into_iter().flatten().for_each(|area| drop(area.remove()));
         Ok(promotion)
     }
 
-    fn open_asynchronous(&self, url: &Arc<PoolUrl>, is_forced: bool) -> Result<Open, PromotionError> {
+    /// Opens an asynchronous member, and nobody else has it then; applies what is staged. The inner error: it is none.
+    pub(super) fn open_asynchronous(&self, url: &Arc<PoolUrl>) -> Result<Result<Open, NotAsynchronous>, PoolError> {
         let of = |error: ReplicaError| failed(url, error);
         let require = self.durability()?;
         let mut peers = self.reach.peers();
@@ -159,33 +177,28 @@ impl PoolOptions {
             // As it was found.
             let _ = site.ask(&Request::Close { in_order: false });
             let is_witness = |member: &RosterMember| member.role == Role::Witness && member.is(index, replica_uuid);
-            let replica = place(url);
-            return Err(if roster.members.iter().any(is_witness) {
-                PromotionError::Witness { replica }
-            } else {
-                PromotionError::NotAsynchronous { replica }
-            });
+            return Ok(Err(NotAsynchronous { is_witness: roster.members.iter().any(is_witness) }));
         };
-        if let Some(member) = roster.counted().find_map(|member| self.answers(member, &identity)).filter(|_| !is_forced)
-        {
-            let _ = site.ask(&Request::Close { in_order: false });
-            return Err(PromotionError::MemberAnswers { member });
-        }
         let data = reached.member(Standing::new(place(url)), site, identity.size_bytes, None).map_err(of)?;
         let lost = |source| PoolError::Replica { replica: place(url), source };
         let staging = open_staging(&self.reach, url, require, identity.uuid).map_err(lost)?;
-        let attached = Attached::new(data, staging);
-        let staging_bytes = attached.staging_bytes();
-        let follower = Follower::open(attached, staging_bytes, identity.size_bytes).map_err(lost)?;
-        Ok(Open { url: Arc::clone(url), roster, member, state, follower })
+        // What they need is saved before what is staged is applied; where they cannot be opened, none is kept any more.
+        let points = match open_points(&self.reach, url, require, identity.uuid, (None, 0)) {
+            Err(why) if is_definite(&why) => None,
+            points => points.map_err(lost)?,
+        };
+        let attached = Attached::new(data, staging, points);
+        let (staging_bytes, keep) = (attached.staging_bytes(), Keep { count: None, fresh: fresh_area() });
+        let follower = Follower::open(attached, staging_bytes, identity.size_bytes, keep).map_err(lost)?;
+        Ok(Ok(Open { url: Arc::clone(url), uuid: identity.uuid, roster, member, state, follower }))
     }
 
     /// Where a member that counts is, if it answers there.
-    fn answers(&self, member: &RosterMember, identity: &Identity) -> Option<Arc<ReplicaPlace>> {
+    fn answers(&self, member: &RosterMember, uuid: Uuid) -> Option<Arc<ReplicaPlace>> {
         let url = Arc::new(member.url.parse::<PoolUrl>().ok()?);
         let site: Site = self.reach.site(&mut self.reach.peers(), &url).ok()?;
         match site.ask_when_free(&Request::Info { name: url.name.clone() }) {
-            Ok(Reply::Info(info)) if info.header.pool_uuid == identity.uuid => Some(place(&url)),
+            Ok(Reply::Info(info)) if info.header.pool_uuid == uuid => Some(place(&url)),
             _ => None,
         }
     }

@@ -19,6 +19,7 @@ mod keys;
 mod late;
 mod lying;
 mod members;
+mod points;
 mod readers;
 mod reopened;
 mod returns;

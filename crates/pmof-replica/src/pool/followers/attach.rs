@@ -1,4 +1,4 @@
-//! Connecting to an asynchronous member: its data and its staging area are two pools of one target.
+//! Connecting to an asynchronous member: its data, its staging area, and the points area of one that keeps points, are pools of one target.
 
 use std::{
     sync::{Arc, Weak},
@@ -7,73 +7,133 @@ use std::{
 
 use parking_lot::Mutex;
 use pmof_access::Durability;
-use pmof_control::{MAX_NAME_BYTES, OpenFor, PoolName, PoolState, Reply, Request};
+use pmof_control::{MAX_NAME_BYTES, OpenFor, PoolInfo, PoolName, PoolRefusal, PoolState, Reply, Request};
 use uuid::Uuid;
 
 use super::{Followers, Following, Stop};
 use crate::{
     PoolError, PoolUrl, ReplicaError,
-    follower::{Follower, FollowerMemory},
+    follower::{Follower, FollowerBytes, FollowerMemory, Keep, PointNews, points_area_bytes},
     lineage::{Found, of_returning},
     member::{Atomicity, Flush, FlushLevel, Member, Source, Standing, Write, Written},
     pool::{
         Lane, Pool, PoolOptions, Shared,
         epochs::Epochs,
+        events::Event,
         opened::{Checked, check_opened},
     },
     reach::Reach,
 };
 
-/// What the name of a staging area has behind that of the member.
+/// What the names of a staging area and of a points area have behind that of the member.
 const STAGING_SUFFIX: &str = ".changes";
+const POINTS_SUFFIX: &str = ".points";
 
 /// The memory of a member that is connected.
 #[derive(Debug)]
 pub(in crate::pool) struct Attached {
     pub(in crate::pool) data: Arc<dyn Member>,
     written: Mutex<Written>,
-    staging: Pool,
+    staging: Area,
+    points: Option<Area>,
+}
+
+/// A pool beside a member's data.
+#[derive(Debug)]
+struct Area {
+    pool: Pool,
     lane: Mutex<Lane>,
 }
 
-/// The address of a member's staging area.
-fn staging_url(url: &PoolUrl) -> Option<PoolUrl> {
-    let name = PoolName::new(format!("{}{STAGING_SUFFIX}", url.name.as_str())).ok()?;
+impl Area {
+    fn new(pool: Pool) -> Self {
+        let lane = Mutex::new(pool.lane());
+        Self { pool, lane }
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), Arc<ReplicaError>> {
+        self.lane.lock().write(offset, bytes).map_err(of_staging)
+    }
+
+    fn flush(&self) -> Result<(), Arc<ReplicaError>> {
+        self.lane.lock().persist().map(drop).map_err(of_staging)
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
+        self.pool.read(offset, into).map_err(of_staging)
+    }
+}
+
+/// The address of an area of a member.
+fn area_url(url: &PoolUrl, suffix: &str) -> Option<PoolUrl> {
+    let name = PoolName::new(format!("{}{suffix}", url.name.as_str())).ok()?;
     Some(PoolUrl { name, ..url.clone() })
 }
 
-/// How a member's staging area is made, opened or removed.
-pub(in crate::pool) fn staging_options(reach: &Reach, url: &PoolUrl, require: Durability) -> Option<PoolOptions> {
-    let mut options = PoolOptions::default().require(require).replica(staging_url(url)?.to_string());
+/// How an area of a member is made, opened or removed.
+fn area_options(reach: &Reach, url: &PoolUrl, suffix: &str, require: Durability) -> Option<PoolOptions> {
+    let mut options = PoolOptions::default().require(require).replica(area_url(url, suffix)?.to_string());
     options.reach = reach.clone();
     Some(options)
 }
 
+/// How a member's staging area is made, opened or removed.
+pub(in crate::pool) fn staging_options(reach: &Reach, url: &PoolUrl, require: Durability) -> Option<PoolOptions> {
+    area_options(reach, url, STAGING_SUFFIX, require)
+}
+
+/// How a member's points area is made, opened or removed.
+pub(in crate::pool) fn points_options(reach: &Reach, url: &PoolUrl, require: Durability) -> Option<PoolOptions> {
+    area_options(reach, url, POINTS_SUFFIX, require)
+}
+
 /// Whether the name leaves room for that of a staging area.
 pub(in crate::pool) fn check_staging_name(url: &PoolUrl) -> Result<(), usize> {
-    match staging_url(url) {
+    match area_url(url, STAGING_SUFFIX) {
         Some(_) => Ok(()),
         None => Err(MAX_NAME_BYTES - STAGING_SUFFIX.len()),
     }
 }
 
-impl FollowerMemory for Attached {
+impl FollowerBytes for Attached {
     type Error = Arc<ReplicaError>;
 
-    fn write_staging(&self, offset: u64, bytes: &[u8]) -> Result<(), Arc<ReplicaError>> {
-        self.lane.lock().write(offset, bytes).map_err(of_staging)
-    }
-
-    fn set_staging(&self, offset: u64, number: u64) -> Result<(), Arc<ReplicaError>> {
-        self.lane.lock().atomic_write(offset, number).map_err(of_staging)
-    }
-
-    fn flush_staging(&self) -> Result<(), Arc<ReplicaError>> {
-        self.lane.lock().persist().map(drop).map_err(of_staging)
+    fn read_data(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
+        self.data.read(offset, into)
     }
 
     fn read_staging(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
-        self.staging.read(offset, into).map_err(of_staging)
+        self.staging.read(offset, into)
+    }
+
+    fn points_bytes(&self) -> Option<u64> {
+        self.points.as_ref().map(|points| points.pool.len_bytes())
+    }
+
+    fn read_points(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
+        self.points()?.read(offset, into)
+    }
+}
+
+impl FollowerMemory for Attached {
+    fn write_staging(&self, offset: u64, bytes: &[u8]) -> Result<(), Arc<ReplicaError>> {
+        self.staging.write(offset, bytes)
+    }
+
+    fn set_staging(&self, offset: u64, number: u64) -> Result<(), Arc<ReplicaError>> {
+        self.staging.lane.lock().atomic_write(offset, number).map_err(of_staging)
+    }
+
+    fn flush_staging(&self) -> Result<(), Arc<ReplicaError>> {
+        self.staging.flush()
+    }
+
+    fn write_points(&self, offset: u64, bytes: &[u8]) -> Result<(), Arc<ReplicaError>> {
+        self.points()?.write(offset, bytes)
+    }
+
+    fn flush_points(&self) -> Result<(), Arc<ReplicaError>> {
+        self.points()?.flush()
     }
 
     fn write_data(&self, offset: u64, bytes: &[u8]) -> Result<(), Arc<ReplicaError>> {
@@ -101,13 +161,16 @@ impl FollowerMemory for Attached {
 }
 
 impl Attached {
-    pub(in crate::pool) fn new(data: Arc<dyn Member>, staging: Pool) -> Self {
-        let lane = Mutex::new(staging.lane());
-        Self { data, written: Mutex::default(), staging, lane }
+    pub(in crate::pool) fn new(data: Arc<dyn Member>, staging: Pool, points: Option<Pool>) -> Self {
+        Self { data, written: Mutex::default(), staging: Area::new(staging), points: points.map(Area::new) }
     }
 
     pub(in crate::pool) fn staging_bytes(&self) -> u64 {
-        self.staging.len_bytes()
+        self.staging.pool.len_bytes()
+    }
+
+    fn points(&self) -> Result<&Area, Arc<ReplicaError>> {
+        self.points.as_ref().ok_or_else(|| Arc::new(ReplicaError::Unexpected))
     }
 
     fn check_data(&self) -> Result<(), Arc<ReplicaError>> {
@@ -118,7 +181,10 @@ impl Attached {
 impl Drop for Attached {
     fn drop(&mut self) {
         // What cannot be closed ends with the connection.
-        let _ = self.staging.close();
+        let _ = self.staging.pool.close();
+        if let Some(points) = &self.points {
+            let _ = points.pool.close();
+        }
         if let Some(control) = self.data.control() {
             let _ = control.ask(&Request::Close { in_order: false });
         }
@@ -133,13 +199,59 @@ pub(in crate::pool) fn open_staging(
     pool_uuid: Uuid,
 ) -> Result<Pool, Arc<ReplicaError>> {
     let options = staging_options(reach, url, require).ok_or_else(|| Arc::new(ReplicaError::Unexpected))?;
-    let staging = options.take_over(Duration::ZERO).open().map_err(of_staging)?;
-    let found_uuid = Uuid::from_bytes(staging.user_flags());
+    checked_area(options.take_over(Duration::ZERO).open().map_err(of_staging)?, pool_uuid)
+}
+
+/// An area, if it is of this pool.
+pub(in crate::pool) fn checked_area(area: Pool, pool_uuid: Uuid) -> Result<Pool, Arc<ReplicaError>> {
+    let found_uuid = Uuid::from_bytes(area.user_flags());
     if found_uuid != pool_uuid {
-        let (size_bytes, found_bytes) = (0, staging.len_bytes());
+        let (size_bytes, found_bytes) = (0, area.len_bytes());
         return Err(Arc::new(ReplicaError::Mismatch { uuid: pool_uuid, found_uuid, size_bytes, found_bytes }));
     }
-    Ok(staging)
+    Ok(area)
+}
+
+/// Opens the points area of a member whose data is open here, if it has one; makes it of `space_bytes` where it has none and is to keep points.
+pub(in crate::pool) fn open_points(
+    reach: &Reach,
+    url: &PoolUrl,
+    require: Durability,
+    pool_uuid: Uuid,
+    (keep, space_bytes): (Option<u16>, u64),
+) -> Result<Option<Pool>, Arc<ReplicaError>> {
+    let options = points_options(reach, url, require).ok_or_else(|| Arc::new(ReplicaError::Unexpected))?;
+    let options = options.user_flags(*pool_uuid.as_bytes());
+    if keep == Some(0) {
+        return Ok(None);
+    }
+    match options.clone().take_over(Duration::ZERO).open() {
+        Ok(area) => checked_area(area, pool_uuid).map(Some),
+        Err(error) if is_absent(&error) && keep.is_none() => Ok(None),
+        Err(error) if is_absent(&error) => options.create(points_area_bytes(space_bytes)).map(Some).map_err(of_staging),
+        Err(error) => Err(of_staging(error)),
+    }
+}
+
+/// Removes the points area of a member that is to keep no points, if it is there and of this pool.
+fn remove_points(reach: &Reach, url: &PoolUrl, require: Durability, pool_uuid: Uuid) {
+    let Some(options) = points_options(reach, url, require) else { return };
+    let is_own = |infos: Vec<PoolInfo>| infos.iter().all(|info| info.header.user_flags == *pool_uuid.as_bytes());
+    if options.info().is_ok_and(is_own) {
+        if let Err(error) = options.remove() {
+            log::warn!("the points area of an asynchronous member stays there: {}", pmof_mem::causes(&error));
+        }
+    }
+}
+
+/// Whether a points area cannot be had, whoever asks again: the member goes on without.
+pub(in crate::pool) fn is_definite(why: &ReplicaError) -> bool {
+    use ReplicaError::{Mismatch, NotDurable, Refused};
+    matches!(why, Mismatch { .. } | NotDurable { .. } | Refused { .. }) && !why.is_busy()
+}
+
+pub(in crate::pool) fn is_absent(error: &PoolError) -> bool {
+    matches!(error.replica_error(), Some(ReplicaError::Refused { refusal: PoolRefusal::NotFound, .. }))
 }
 
 /// What failed of the staging area.
@@ -199,9 +311,26 @@ impl Followers {
             return Err(Stop::Lost(why));
         };
         following.told.lock().epoch = Some(epoch);
-        let attached = Attached::new(data, open_staging(&self.reach, url, self.require, self.identity.uuid)?);
+        let (uuid, size_bytes) = (self.identity.uuid, self.identity.size_bytes);
+        let staging = open_staging(&self.reach, url, self.require, uuid)?;
+        let space_bytes = self.keep.space_bytes.unwrap_or(size_bytes);
+        let points = open_points(&self.reach, url, self.require, uuid, (self.keep.count, space_bytes));
+        let points = match points {
+            Err(why) if is_definite(&why) => {
+                tell_points(pool, following, vec![PointNews::Stopped(Some(why))]);
+                None
+            }
+            points => points?,
+        };
+        let attached = Attached::new(data, staging, points);
         let staging_bytes = attached.staging_bytes();
-        Ok(Follower::open(attached, staging_bytes, self.identity.size_bytes)?)
+        let keep = Keep { count: self.keep.count, fresh: fresh_area() };
+        let mut follower = Follower::open(attached, staging_bytes, size_bytes, keep)?;
+        tell_points(pool, following, follower.take_news());
+        if self.keep.count == Some(0) {
+            remove_points(&self.reach, url, self.require, uuid);
+        }
+        Ok(follower)
     }
 
     /// Whether the state of a member is one that this writer or one before it has left.
@@ -214,4 +343,21 @@ impl Followers {
             None => Ok(()),
         }
     }
+}
+
+/// Tells what happened to the points that a member keeps.
+pub(super) fn tell_points(pool: &Weak<Shared>, following: &Following, news: Vec<PointNews<Arc<ReplicaError>>>) {
+    let Some(shared) = pool.upgrade() else { return };
+    for news in news {
+        let replica = Arc::clone(&following.place);
+        shared.events.add(match news {
+            PointNews::NoRoom(point) => Event::PointDropped { replica, point },
+            PointNews::Stopped(why) => Event::KeepsNoPoints { replica, why },
+        });
+    }
+}
+
+/// The identity of a points area that begins anew.
+pub(in crate::pool) fn fresh_area() -> u64 {
+    Uuid::new_v4().as_u64_pair().0 | 1
 }

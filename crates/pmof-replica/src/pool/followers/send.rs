@@ -9,9 +9,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pmof_control::Request;
+use pmof_control::{ConsistencyPoint, Request};
 
-use super::{AsynchronousState, Followers, Following, Stop, attach::Attached};
+use super::{
+    AsynchronousState, Followers, Following, Stop,
+    attach::{Attached, tell_points},
+};
 use crate::{
     ReplicaError,
     follower::{ChangeSet, Follower, TooLong},
@@ -78,6 +81,7 @@ impl Followers {
             Err(stop) => return stop,
         };
         following.told.lock().point = follower.point().cloned();
+        following.outbox.stop_at_names(follower.keeps_points());
         let mut sending = Sending { followers: self, pool, following, follower, heard_at: None };
         // Nobody knows what was written since it was here last.
         let (missing, mut is_compared) = (PageMap::full(self.identity.size_bytes), true);
@@ -159,11 +163,18 @@ impl Sending<'_> {
             return Err(Interrupted::Overtaken(taken));
         };
         self.add(&mut set, &entries, &taken)?;
-        self.follower.commit(set, &point)?;
-        self.following.outbox.applied();
-        self.following.told.lock().point = self.follower.point().cloned();
+        self.commit(set, &point)?;
         self.hear()?;
         Ok(copied_bytes)
+    }
+
+    fn commit(&mut self, set: ChangeSet, point: &ConsistencyPoint) -> Result<(), Arc<ReplicaError>> {
+        let committed = self.follower.commit(set, point);
+        tell_points(self.pool, self.following, self.follower.take_news());
+        committed?;
+        self.following.outbox.applied();
+        self.following.told.lock().point = self.follower.point().cloned();
+        Ok(())
     }
 
     /// The pool is closed, or too few of its members are left.
@@ -249,9 +260,7 @@ impl Sending<'_> {
                 let (mut set, taken) = (ChangeSet::new(), PageMap::new(size_bytes));
                 self.add(&mut set, &entries, &taken)?;
                 drop(entries);
-                self.follower.commit(set, &point)?;
-                self.following.outbox.applied();
-                self.following.told.lock().point = self.follower.point().cloned();
+                self.commit(set, &point)?;
             }
             // One that is lost is told of though nothing is written.
             Due::Nothing => {

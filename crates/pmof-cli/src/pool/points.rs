@@ -1,0 +1,170 @@
+//! `pmof pool points` and `pmof pool rollback`.
+
+use std::{fmt::Write, time::Duration};
+
+use anyhow::Context;
+use pmof::{KeptPointStatus, MemberPoints, PoolOptions, PoolUrl, RollbackError, causes};
+use pmof_console::{
+    output::{self, say, with_mend},
+    reach::ConnectArgs,
+    words::{Level, parsed},
+};
+use serde::Serialize;
+
+use super::utc;
+
+/// List the consistency points that a pool's asynchronous members keep
+///
+/// `pmof cp --at-point NAME` copies the pool as it was at one, `pmof pool rollback` goes back to it.
+#[derive(Debug, clap::Args)]
+pub(super) struct PointsArgs {
+    /// Members of one pool: `tcp://HOST:PORT/POOL` and the like; those that are not named are found by them
+    #[arg(value_name = "URL", required = true, value_parser = parsed::<PoolUrl>)]
+    urls: Vec<PoolUrl>,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// Have an asynchronous member of a closed pool go back to a consistency point that it keeps
+///
+/// What was written behind the point is dropped on that member, and no other is changed: the next program that opens the pool brings this one forward again. To go on from
+/// the point, run `pmof pool promote` next. An interruption leaves the member as it was, or at the point.
+#[derive(Debug, clap::Args)]
+pub(super) struct RollbackArgs {
+    /// The asynchronous member: `tcp://HOST:PORT/POOL` and the like
+    #[arg(value_name = "URL", value_parser = parsed::<PoolUrl>)]
+    url: PoolUrl,
+    /// The point, by its name, or by its number, as `pmof pool points` tells it; of several of one name the newest
+    #[arg(value_name = "POINT")]
+    point: String,
+    /// What the bytes of the pool are to survive at least
+    #[arg(long, value_enum, value_name = "LEVEL", default_value = "process-crash")]
+    durability: Level,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct PointsReport {
+    members: Vec<MemberReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct MemberReport {
+    url: String,
+    points: Vec<PointReport>,
+    /// Why its points are not known.
+    error: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct PointReport {
+    number: u64,
+    name: String,
+    unix_ms: u64,
+    opening: u64,
+    written_bytes: u64,
+    /// Bytes that are kept of what was overwritten up to the next point.
+    saved_bytes: u64,
+}
+
+#[derive(Debug, Serialize)]
+struct RollbackReport {
+    url: String,
+    number: u64,
+    name: String,
+    unix_ms: u64,
+    changed_bytes: u64,
+    /// What was written behind the point; null where that is not known.
+    dropped_bytes: Option<u64>,
+    dropped_ms: Option<u64>,
+}
+
+pub(super) fn list(args: &PointsArgs, connect: ConnectArgs) -> anyhow::Result<()> {
+    let options = args.urls.iter().map(ToString::to_string).fold(connect.pools(), PoolOptions::replica);
+    let members = options.points().map_err(with_mend).context("cannot tell which points are kept")?;
+    let report = PointsReport { members: members.iter().map(MemberReport::new).collect() };
+    if args.json { output::print_json(&report) } else { Ok(output::print(&report.text())?) }
+}
+
+pub(super) fn roll_back(args: &RollbackArgs, connect: ConnectArgs) -> anyhow::Result<()> {
+    let options = connect.pools().replica(args.url.to_string()).require(args.durability.durability());
+    let rolled = options.roll_back(&args.point).map_err(|error| match error {
+        RollbackError::Pool(error) => with_mend(error),
+        error => error.into(),
+    });
+    let rolled = rolled.context("nothing was rolled back")?;
+    let ms = |time: Duration| time.as_millis() as u64;
+    let report = RollbackReport {
+        url: args.url.to_string(),
+        number: rolled.to.number,
+        name: rolled.to.name.clone(),
+        unix_ms: rolled.to.unix_ms,
+        changed_bytes: rolled.changed_bytes,
+        dropped_bytes: rolled.dropped_bytes(),
+        dropped_ms: rolled.dropped_time().map(ms),
+    };
+    let bytes = report.dropped_bytes.map_or_else(|| "an unknown number of".to_owned(), |bytes| bytes.to_string());
+    let seconds =
+        report.dropped_ms.map_or_else(|| "an unknown time".to_owned(), |ms| format!("{:.1} s", ms as f64 / 1000.0));
+    eprintln!(
+        "pmof: warning: {} went back: {bytes} bytes that were written in the {seconds} behind the point are not there any more",
+        report.url
+    );
+    if args.json {
+        return output::print_json(&report);
+    }
+    let RollbackReport { url, number, name, unix_ms, changed_bytes, .. } = report;
+    say!("{url} is at consistency point {number}, {name:?}, of {}", utc(unix_ms / 1000));
+    say!("{changed_bytes} bytes of it were put back");
+    say!("the pool's other members are as they were: `pmof pool promote {url}` goes on from here");
+    Ok(())
+}
+
+impl MemberReport {
+    fn new(member: &MemberPoints) -> Self {
+        let (points, error) = match &member.points {
+            Ok(points) => (points.iter().map(PointReport::new).collect(), None),
+            Err(why) => (Vec::new(), Some(causes(&**why).to_string())),
+        };
+        Self { url: member.replica.to_string(), points, error }
+    }
+}
+
+impl PointReport {
+    fn new(kept: &KeptPointStatus) -> Self {
+        let point = &kept.point;
+        Self {
+            number: point.number,
+            name: point.name.clone(),
+            unix_ms: point.unix_ms,
+            opening: point.opening,
+            written_bytes: point.written_bytes,
+            saved_bytes: kept.saved_bytes,
+        }
+    }
+}
+
+impl PointsReport {
+    fn text(&self) -> String {
+        let mut text = String::new();
+        if self.members.is_empty() {
+            text.push_str("the pool has no asynchronous members, which could keep points\n");
+        }
+        for member in &self.members {
+            let said = match &member.error {
+                Some(error) => format!("not known: {error}"),
+                None => format!("{} kept", member.points.len()),
+            };
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{}: {said}", member.url);
+            for point in &member.points {
+                let (time, saved) = (utc(point.unix_ms / 1000), output::size(point.saved_bytes));
+                let _ = writeln!(text, "  {:<8} {time}  {saved:>10}  {:?}", point.number, point.name);
+            }
+        }
+        text
+    }
+}

@@ -1,0 +1,335 @@
+//! The consistency points that asynchronous members keep: listed, read, and gone back to.
+
+use std::{sync::Arc, time::Duration};
+
+use parking_lot::Mutex;
+use pmof_access::Durability;
+use pmof_control::{ConsistencyPoint, KeptPoint, OpenFor, PointIndex, Request};
+
+use super::{
+    Equalized, Facts, Open, Pool, PoolOptions,
+    acknowledge::AckTerms,
+    followers::{checked_area, is_absent, of_staging, points_options, staging_options},
+    members::{MemberState, PoolMembers, may_be_asked, survey},
+    opened::{Checked, Identity, check_opened, place},
+};
+use crate::{
+    PoolError, PoolUrl, ReplicaError, ReplicaPlace, ReplicaReceipt,
+    follower::{AtPoint, FollowerBytes, Kept, PointReadError, kept_points},
+    member::{Flush, FlushLevel, Flushing, Member, Standing, Write},
+};
+
+/// A consistency point that an asynchronous member keeps.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptPointStatus {
+    /// The point.
+    pub point: ConsistencyPoint,
+    /// Bytes that are kept of what was overwritten between it and the next point that is kept, or since.
+    pub saved_bytes: u64,
+}
+
+/// The points that one asynchronous member keeps.
+#[derive(Clone, Debug)]
+pub struct MemberPoints {
+    /// The member.
+    pub replica: Arc<ReplicaPlace>,
+    /// The points, the oldest first; or why they are not known.
+    pub points: Result<Vec<KeptPointStatus>, Arc<ReplicaError>>,
+}
+
+/// What going back to a point did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rollback {
+    /// The point that the member was at. `None`: it was not known.
+    pub from: Option<ConsistencyPoint>,
+    /// The one that it went back to.
+    pub to: ConsistencyPoint,
+    /// Bytes of the pages that changed in between.
+    pub changed_bytes: u64,
+}
+
+impl Rollback {
+    /// Bytes that the writer had written between the two points. `None`: not known, since they are of different openings.
+    pub fn dropped_bytes(&self) -> Option<u64> {
+        let from = self.from.as_ref().filter(|from| from.opening == self.to.opening)?;
+        Some(from.written_bytes.saturating_sub(self.to.written_bytes))
+    }
+
+    /// The time between the two points, by the writer's clock.
+    pub fn dropped_time(&self) -> Option<Duration> {
+        Some(Duration::from_millis(self.from.as_ref()?.unix_ms.saturating_sub(self.to.unix_ms)))
+    }
+}
+
+/// Why an asynchronous member did not go back to a point. It is as it was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RollbackError {
+    /// It could not be reached or opened, does not keep the point, or what it kept is damaged.
+    #[error(transparent)]
+    Pool(#[from] PoolError),
+    /// One member goes back at a time.
+    #[error("name the one asynchronous member that is to go back; {named} replicas are named")]
+    NotOne {
+        /// How many are named.
+        named: usize,
+    },
+    /// It is none.
+    #[error("{replica:#} is no asynchronous member of a pool, and keeps no points")]
+    NotAsynchronous {
+        /// The replica.
+        replica: Arc<ReplicaPlace>,
+    },
+    /// A writer has the pool open, and would bring the member forward again.
+    #[error("{writer} has the pool open for writing, and would have the member follow again: close it there first")]
+    Written {
+        /// Who.
+        writer: String,
+    },
+}
+
+/// A member that is read beside whoever writes it.
+#[derive(Debug)]
+struct Reading {
+    data: Option<Arc<dyn Member>>,
+    staging: Pool,
+    points: Option<Pool>,
+}
+
+impl FollowerBytes for Reading {
+    type Error = Arc<ReplicaError>;
+
+    fn read_data(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
+        let data = self.data.as_ref().ok_or_else(|| Arc::new(ReplicaError::Unexpected))?;
+        data.read(offset, into)
+    }
+
+    fn read_staging(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
+        self.staging.read(offset, into).map_err(of_staging)
+    }
+
+    fn points_bytes(&self) -> Option<u64> {
+        self.points.as_ref().map(Pool::len_bytes)
+    }
+
+    fn read_points(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
+        let points = self.points.as_ref().ok_or_else(|| Arc::new(ReplicaError::Unexpected))?;
+        points.read(offset, into).map_err(of_staging)
+    }
+}
+
+/// The replica of a pool that is open at a point.
+#[derive(Debug)]
+struct PointMember {
+    standing: Standing,
+    reading: Reading,
+    view: Mutex<AtPoint>,
+}
+
+impl Member for PointMember {
+    fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
+    fn write(&self, _: &Write<'_>) {}
+
+    fn start_flush(&self, _: Flush, _: FlushLevel) -> Flushing {
+        Flushing::default()
+    }
+
+    fn is_flushed(&self, _: &mut Flushing, _: Duration) -> bool {
+        true
+    }
+
+    fn finish_flush(&self, _: &mut Flushing) -> Option<ReplicaReceipt> {
+        None
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
+        let mut view = self.view.lock();
+        let point = view.point().name.clone();
+        view.read(&self.reading, offset, into).map_err(|error| why_unread(error, &point))
+    }
+
+    fn strongest(&self) -> Durability {
+        Durability::Visible
+    }
+
+    fn close(&self) -> Result<(), Arc<ReplicaError>> {
+        Ok(())
+    }
+}
+
+impl PoolOptions {
+    /// Lists the consistency points that the pool's asynchronous members [keep](Self::keep_points): those of the members that are named, and of those that they name.
+    ///
+    /// # Errors
+    /// Those of [`members`](Self::members). What one member does not tell is no error but a [result](MemberPoints::points).
+    pub fn points(&self) -> Result<Vec<MemberPoints>, PoolError> {
+        let named = self.urls()?;
+        let found = survey(&self.reach, &named)?;
+        let of = |url: &Arc<PoolUrl>| {
+            let index = self.read_asynchronous(url, &found, None).and_then(|reading| index_of(&reading));
+            MemberPoints { replica: place(url), points: index.map(|index| statuses(&index)) }
+        };
+        Ok(asynchronous(&found, &named).iter().map(of).collect())
+    }
+
+    /// Opens the pool for reading as it was at a consistency point that one of its asynchronous members [keeps](Self::keep_points): the newest of that name, or the one of that number.
+    /// A writer may go on meanwhile. When the point is kept no more, reads fail ([`ReplicaError::NoSuchPoint`]).
+    ///
+    /// # Errors
+    /// [`PoolError::NoPoint`] where no member keeps it; those of [`members`](Self::members).
+    pub fn open_at_point(&self, point: &str) -> Result<Pool, PoolError> {
+        let named = self.urls()?;
+        let found = survey(&self.reach, &named)?;
+        let mut replicas = Vec::new();
+        for url in asynchronous(&found, &named) {
+            match self.member_at(&url, &found, point) {
+                Ok((member, identity)) => return Ok(pool_of(Arc::new(member), identity)),
+                Err(why) => replicas.push((place(&url), why)),
+            }
+        }
+        Err(PoolError::NoPoint { point: point.to_owned(), replicas })
+    }
+
+    /// Has the one asynchronous member that is named go back to a point that it [keeps](Self::keep_points): the newest of that name, or the one of that number. **What was written behind it is
+    /// dropped there**; the result says how much. The pool's members that count are not changed: the next writer that opens the pool brings the member forward again. To go on from the
+    /// point, [promote](Self::promote) the member then.
+    ///
+    /// It is at the point as a whole, or as it was, whatever dies in the middle. Points that are kept stay, newer ones too: it may go forward to them.
+    ///
+    /// # Errors
+    /// [`RollbackError`]. Nothing is changed then, or, where the member was lost, it is one or the other.
+    pub fn roll_back(&self, point: &str) -> Result<Rollback, RollbackError> {
+        let urls = self.urls()?;
+        let [url] = &urls[..] else { return Err(RollbackError::NotOne { named: urls.len() }) };
+        let writer = survey(&self.reach, &urls)?.writer.filter(|_| self.take_over_after().is_none());
+        if let Some(writer) = writer {
+            return Err(RollbackError::Written { writer });
+        }
+        let open = self.open_asynchronous(url)?;
+        let mut open = open.map_err(|_| RollbackError::NotAsynchronous { replica: place(url) })?;
+        let of = |source| PoolError::Replica { replica: place(url), source };
+        let index = index_of(open.follower.memory()).map_err(of)?;
+        let wanted = find(&index, point).ok_or_else(|| of(no_point(point)))?.point.clone();
+        let from = open.follower.point().cloned();
+        let rolled = open.follower.roll_back(wanted.number);
+        let changed_bytes = rolled.map_err(|error| of(why_unread(error, point)))?;
+        Ok(Rollback { from, to: wanted, changed_bytes })
+    }
+
+    /// Opens an asynchronous member for reading, beside whoever writes it.
+    fn read_asynchronous(
+        &self,
+        url: &Arc<PoolUrl>,
+        found: &PoolMembers,
+        data: Option<Arc<dyn Member>>,
+    ) -> Result<Reading, Arc<ReplicaError>> {
+        let visible = Durability::Visible;
+        let lacks = || Arc::new(ReplicaError::Unexpected);
+        let open = |options: Option<PoolOptions>| options.map(|options| options.open_read_only());
+        let staging = open(staging_options(&self.reach, url, visible)).ok_or_else(lacks)?;
+        let staging = checked_area(staging.map_err(of_staging)?, found.pool_uuid)?;
+        let points = match open(points_options(&self.reach, url, visible)).ok_or_else(lacks)? {
+            Err(error) if is_absent(&error) => None,
+            points => Some(checked_area(points.map_err(of_staging)?, found.pool_uuid)?),
+        };
+        Ok(Reading { data, staging, points })
+    }
+
+    fn read_data(
+        &self,
+        url: &Arc<PoolUrl>,
+        found: &PoolMembers,
+    ) -> Result<(Arc<dyn Member>, Identity), Arc<ReplicaError>> {
+        let mut peers = self.reach.peers();
+        let site = self.reach.site(&mut peers, url)?;
+        let (access, require) = (OpenFor::Read, Durability::Visible);
+        let reply = site.ask_when_free(&Request::Open { name: url.name.clone(), access, require })?;
+        let mut identity: Option<Identity> = None;
+        let Checked { reached, .. } = check_opened(reply, &site, require, access, &mut identity)?;
+        let identity = identity.filter(|identity| identity.uuid == found.pool_uuid);
+        let identity = identity.ok_or(ReplicaError::Unexpected)?;
+        Ok((reached.member(Standing::new(place(url)), site, identity.size_bytes, None)?, identity))
+    }
+
+    fn member_at(
+        &self,
+        url: &Arc<PoolUrl>,
+        found: &PoolMembers,
+        point: &str,
+    ) -> Result<(PointMember, Identity), Arc<ReplicaError>> {
+        let (data, identity) = self.read_data(url, found)?;
+        let reading = self.read_asynchronous(url, found, Some(data))?;
+        let index = index_of(&reading)?;
+        let number = find(&index, point).ok_or_else(|| no_point(point))?.point.number;
+        let view = AtPoint::open(&reading, identity.size_bytes, number);
+        let view = Mutex::new(view.map_err(|error| why_unread(error, point))?);
+        Ok((PointMember { standing: Standing::new(place(url)), reading, view }, identity))
+    }
+}
+
+/// The asynchronous members of a pool that may be asked.
+fn asynchronous(found: &PoolMembers, named: &[Arc<PoolUrl>]) -> Vec<Arc<PoolUrl>> {
+    let members = found.members.iter().filter(|member| matches!(member.state, MemberState::Asynchronous { .. }));
+    let urls = members.filter_map(|member| member.replica.as_ref()?.url());
+    urls.filter(|url| may_be_asked(url, named)).map(|url| Arc::new(url.clone())).collect()
+}
+
+fn index_of<M>(member: &M) -> Result<PointIndex, Arc<ReplicaError>>
+where
+    M: FollowerBytes<Error = Arc<ReplicaError>>,
+{
+    match kept_points(member)? {
+        Kept::None => Ok(PointIndex::default()),
+        Kept::Points(index) => Ok(index),
+        Kept::Damaged => Err(Arc::new(ReplicaError::PointsDamaged)),
+    }
+}
+
+fn statuses(index: &PointIndex) -> Vec<KeptPointStatus> {
+    let ends = index.points.iter().skip(1).map(|next| next.start).chain([index.head.end]);
+    let status =
+        |(kept, end): (&KeptPoint, u64)| KeptPointStatus { point: kept.point.clone(), saved_bytes: end - kept.start };
+    index.points.iter().zip(ends).map(status).collect()
+}
+
+/// The newest point of that name, else the one of that number.
+fn find<'i>(index: &'i PointIndex, wanted: &str) -> Option<&'i KeptPoint> {
+    let number = wanted.parse::<u64>().ok();
+    let named = index.points.iter().rev().find(|kept| kept.point.name == wanted);
+    named.or_else(|| index.points.iter().find(|kept| Some(kept.point.number) == number))
+}
+
+fn no_point(point: &str) -> Arc<ReplicaError> {
+    Arc::new(ReplicaError::NoSuchPoint { point: point.to_owned() })
+}
+
+fn why_unread(error: PointReadError<Arc<ReplicaError>>, point: &str) -> Arc<ReplicaError> {
+    match error {
+        PointReadError::Memory(why) => why,
+        PointReadError::Gone => no_point(point),
+        PointReadError::Damaged => Arc::new(ReplicaError::PointsDamaged),
+    }
+}
+
+/// A pool whose only replica is one at a point.
+fn pool_of(member: Arc<dyn Member>, identity: Identity) -> Pool {
+    let facts = Facts {
+        uuid: identity.uuid,
+        size_bytes: identity.size_bytes,
+        header_bytes: 0,
+        user_flags: identity.user_flags,
+        attributes: None,
+        made_count: 1,
+        replica_count: 1,
+        durability: Durability::Visible,
+        access: OpenFor::Read,
+        left_out: Vec::new(),
+        equalized: Equalized::default(),
+        was_closed: true,
+        first_read: 0,
+    };
+    Open::new((facts, AckTerms::of_all()), vec![member], None, None).into_pool(None, None)
+}
