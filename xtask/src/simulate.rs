@@ -1,4 +1,4 @@
-//! `cargo xtask simulate`: many runs of the simulation of replicated pools, each by a seed of its own.
+//! `cargo xtask simulate`: many runs of the simulation of replicated pools, each by a seed of its own; or every state of a small model.
 
 use std::process::{Command, ExitCode};
 
@@ -14,14 +14,18 @@ pub(crate) struct Simulate {
     /// The first of them; a seed that failed fails again
     #[arg(long, default_value_t = 0)]
     first_seed: u64,
+    /// Instead of seeds: every state that two writers of a small pool can come to, within bounds
+    #[arg(long, conflicts_with_all = ["seeds", "first_seed"])]
+    exhaustive: bool,
 }
 
 impl Simulate {
-    /// Exit status 0 where no seed broke a rule.
+    /// Exit status 0 where no rule was broken.
     pub(crate) fn run(&self) -> Result<ExitCode> {
+        let test = if self.exhaustive { "view::model::exhaustive" } else { "simulation::farm::farm" };
         let status = Command::new("cargo")
             .args(["test", "--release", "--package", "pmof-replica", "--lib", "--"])
-            .args(["simulation::farm::farm", "--exact", "--ignored", "--nocapture"])
+            .args([test, "--exact", "--ignored", "--nocapture"])
             .env("PMOF_SEEDS", self.seeds.to_string())
             .env("PMOF_FIRST_SEED", self.first_seed.to_string())
             .status()

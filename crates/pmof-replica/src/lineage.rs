@@ -39,8 +39,6 @@ pub(crate) struct Agreement {
     pub(crate) foreign: Vec<(usize, Apart)>,
     /// The last opening was closed in order on all of those in sync, so that they are equal.
     pub(crate) is_clean: bool,
-    /// Epochs that were announced behind the main one; nobody here knows whether they were confirmed.
-    pub(crate) announced: Vec<Epoch>,
     /// The position of one that has everything that was acknowledged: one that was closed in order, if any, else one with the highest mark.
     pub(crate) source: usize,
     /// The highest mark of those that remember what they were told.
@@ -56,6 +54,9 @@ pub(crate) struct Base {
     pub(crate) opening: u64,
     /// Confirmed epochs before, the latest first.
     pub(crate) ancestors: Vec<Epoch>,
+    /// Epochs that were announced behind those; none that was found knows whether they were confirmed. Those that an opening gave up which may not have
+    /// come in force itself have no members: any may have confirmed them.
+    pub(crate) announced: Vec<Epoch>,
 }
 
 impl Agreement {
@@ -84,7 +85,8 @@ impl Agreement {
         let has_all = of_epoch.is_some_and(|epoch| all_of(epoch, &is_here));
         // One that was announced may have been confirmed at a member that is not here.
         let is_found = |index: u16| found.iter().any(|found| found.index == index);
-        let mut announced = self.announced.iter();
+        let all = Epoch { id: Uuid::nil(), members };
+        let mut announced = self.base.announced.iter().map(|epoch| if epoch.members == 0 { &all } else { epoch });
         let is_newest = announced.all(|epoch| all_of(epoch, &is_found));
         let count = members.count_ones() as usize;
         let is_known = quorum(count) == 1 && has_all && is_newest && is_of_members;
@@ -106,7 +108,7 @@ impl Base {
     /// The base of what follows `state`, which its members have confirmed.
     pub(crate) fn after(epoch: Epoch, opening: u64, ancestors: &[Epoch]) -> Self {
         let ancestors = std::iter::once(epoch).chain(ancestors.iter().copied()).take(ANCESTORS_MAX).collect();
-        Self { opening, ancestors }
+        Self { opening, ancestors, announced: Vec::new() }
     }
 }
 
@@ -245,10 +247,11 @@ fn agreement(found: &[Found<'_>], lines: &[Line<'_>], main: &Line<'_>) -> Result
     let given_up = found.iter().zip(lines).filter(|(found, line)| found.state.epoch.id != line.epoch.id);
     let given_up: Vec<_> =
         given_up.filter(|(_, line)| line.epoch.id == main.epoch.id).map(|(found, _)| found.state).collect();
-    let announced: Vec<Epoch> = given_up.iter().filter(|state| !state.is_confirmed).map(|state| state.epoch).collect();
     let earlier =
         given_up.iter().flat_map(|state| state.ancestors.iter().skip(1).take_while(|epoch| epoch.members == 0));
     let mut base = Base::after(main.epoch, opening, main.ancestors);
+    let unconfirmed = given_up.iter().filter(|state| !state.is_confirmed).map(|state| &state.epoch);
+    base.announced = unconfirmed.chain(earlier.clone()).copied().collect();
     for epoch in given_up.iter().map(|state| &state.epoch).chain(earlier) {
         if base.ancestors.iter().all(|known| known.id != epoch.id) {
             base.ancestors.insert(1, Epoch { members: 0, ..*epoch });
@@ -261,7 +264,6 @@ fn agreement(found: &[Found<'_>], lines: &[Line<'_>], main: &Line<'_>) -> Result
         in_sync,
         behind,
         foreign,
-        announced,
         source,
         mark: newest,
         stale,

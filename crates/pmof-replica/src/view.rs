@@ -6,6 +6,8 @@ use uuid::Uuid;
 use crate::lineage::{Base, quorum};
 
 #[cfg(test)]
+mod model;
+#[cfg(test)]
 mod tests;
 
 /// The members of a pool by their positions: bit *n* for the *n*-th.
@@ -72,7 +74,8 @@ pub(crate) struct View {
     /// Members that have been equal since the pool was opened; none while the opening makes them so.
     equal: Positions,
     /// Members that the opening relies on until its epoch is in force, where a quorum is no majority: another opening may have taken one of
-    /// them over, and go on alone with it as this one with the others.
+    /// them over, and go on alone with it as this one with the others. They are those in sync, and those that may have confirmed an epoch
+    /// which was announced, and have not as they were found.
     needed: Positions,
     /// Where each member was when it was left behind, of those that were in sync before.
     left_at: Vec<Option<Left>>,
@@ -150,7 +153,12 @@ impl View {
     /// `in_use`: members that are in sync.
     pub(crate) fn new(rule: Rule, indexes: Vec<Option<u16>>, base: Base, mark: u64, in_use: Positions) -> Self {
         let (left_at, marked) = (vec![None; indexes.len()], vec![0; indexes.len()]);
-        let needed = if rule.is_majority() { 0 } else { in_use };
+        let is_announced = |index: &Option<u16>| {
+            index.is_some_and(|index| base.announced.iter().any(|epoch| epoch.members == 0 || epoch.has(index)))
+        };
+        let announced = indexes.iter().enumerate().filter(|(_, index)| is_announced(index));
+        let relied_on = announced.fold(in_use, |all, (position, _)| all | 1 << position);
+        let needed = if rule.is_majority() { 0 } else { relied_on };
         let (in_force, current, equal, other) = (in_use, in_use, 0, None);
         let (overruled, own) = (Vec::new(), Vec::new());
         Self { rule, other, indexes, base, mark, in_force, current, equal, needed, left_at, marked, overruled, own }

@@ -21,7 +21,7 @@ fn made(count: u16) -> PoolState {
 
 /// The state of one that was told of an epoch of these members.
 fn told(state: &PoolState, index: u16, epoch: Epoch, is_confirmed: bool) -> PoolState {
-    let Base { opening, ancestors } = Base::after(state.epoch, state.opening, &state.ancestors);
+    let Base { opening, ancestors, .. } = Base::after(state.epoch, state.opening, &state.ancestors);
     let begun = state.begun(index, epoch, opening + 1, &ancestors);
     if is_confirmed { begun.confirmed(index, epoch.id).unwrap() } else { begun }
 }

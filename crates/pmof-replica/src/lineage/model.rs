@@ -268,7 +268,7 @@ fn members_are_enough(agreement: &Agreement, found: &[Found<'_>], made: u16) -> 
     let is_here = |index: u16| agreement.in_sync.iter().any(|position| found[*position].index == index);
     let of_epoch = agreement.base.ancestors.first();
     let has_all = of_epoch.is_some_and(|epoch| (0..made).all(|index| !epoch.has(index) || is_here(index)));
-    is_enough(agreement, found, made) || (has_all && agreement.announced.is_empty())
+    is_enough(agreement, found, made) || (has_all && agreement.base.announced.is_empty())
 }
 
 #[track_caller]

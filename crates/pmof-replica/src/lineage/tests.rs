@@ -7,7 +7,7 @@ fn made(made: u16) -> PoolState {
 
 /// What an opening by these replicas leaves on each of them, closed in order.
 fn opened(state: &PoolState, members: &[u16]) -> PoolState {
-    let Base { opening, ancestors } = Base::after(state.epoch, state.opening, &state.ancestors);
+    let Base { opening, ancestors, .. } = Base::after(state.epoch, state.opening, &state.ancestors);
     let epoch = Epoch::new(members.iter().copied());
     PoolState { epoch, opening: opening + 1, ancestors, is_confirmed: true, is_open: false, ..state.clone() }
 }
@@ -175,7 +175,10 @@ fn an_epoch_that_was_only_announced_leaves_nobody_behind() {
     let agreement = agree_all(&[&begun, &state], 2).unwrap();
     assert_eq!((agreement.is_clean, agreement.source), (false, 1));
     let given_up = Epoch { members: 0, ..begun.epoch };
-    assert_eq!(agreement.base, Base { opening: 1, ancestors: vec![state.epoch, given_up] });
+    assert_eq!(
+        agreement.base,
+        Base { opening: 1, ancestors: vec![state.epoch, given_up], announced: vec![begun.epoch] }
+    );
     // Nor do two announcements, one after the other.
     let again = announced(&state, &[0, 1]);
     assert!(agree_all(&[&begun, &again], 2).is_ok());
@@ -233,7 +236,7 @@ fn the_only_one_that_knows_an_epoch_comes_back() {
     let announced = announced(&state, &[0, 2]);
     let heard = PoolState { is_confirmed: true, ..announced.clone() };
     // The next opening meets one that was told of the epoch, and one that was not.
-    let Base { opening, ancestors } = agree_all(&[&state, &state, &announced], 3).unwrap().base;
+    let Base { opening, ancestors, .. } = agree_all(&[&state, &state, &announced], 3).unwrap().base;
     let next = PoolState { epoch: Epoch::new([1, 2]), opening: opening + 1, ancestors, ..heard.clone() };
     let agreement = agree_all(&[&heard, &next, &next], 3).unwrap();
     assert_eq!(agreement.in_sync, [1, 2]);
@@ -243,9 +246,28 @@ fn the_only_one_that_knows_an_epoch_comes_back() {
     assert!(matches!(of_returning(&found, &line, next.opening), Some(Apart::LeftBehind { .. })));
 }
 
+/// An opening of both gave the epoch up that it found announced, and died before its own was in force: the other may have confirmed the one before.
+#[test]
+fn of_two_one_that_an_opening_has_told_of_an_epoch_given_up_opens_nothing_alone() {
+    let alone = opened(&made(2), &[1]);
+    let given_up = Epoch::new([0, 1]);
+    let first = told(1, &alone, given_up, &[]);
+    let then = told(1, &alone, Epoch::new([1]), &[given_up]);
+    for state in [first, then] {
+        let found = [Found { index: 1, state: &state }];
+        let agreement = agree(&found, 2).unwrap();
+        assert!(agreement.in_sync == [0] && !agreement.is_enough(&found, 0b11, true), "{agreement:?}");
+        let other = told_and_confirmed(0, &made(2), Epoch::new([0]));
+        let other =
+            PoolState { epoch: state.ancestors[0], ancestors: state.ancestors[1..].to_vec(), is_behind: true, ..other };
+        let both = [Found { index: 0, state: &other }, found[0]];
+        assert!(agree(&both, 2).unwrap().is_enough(&both, 0b11, true));
+    }
+}
+
 /// The state of a replica that was told of an epoch, and of which others it was a sibling.
 fn told(index: u16, parent: &PoolState, epoch: Epoch, abandoned: &[Epoch]) -> PoolState {
-    let Base { opening, mut ancestors } = Base::after(parent.epoch, parent.opening, &parent.ancestors);
+    let Base { opening, mut ancestors, .. } = Base::after(parent.epoch, parent.opening, &parent.ancestors);
     ancestors.splice(1..1, abandoned.iter().map(|epoch| Epoch { members: 0, ..*epoch }));
     parent.begun(index, epoch, opening + 1, &ancestors)
 }

@@ -2,7 +2,7 @@ use super::*;
 
 /// The view of a pool of `made` members, all of them in sync by the first epoch.
 fn view(made: u16) -> View {
-    let base = Base { opening: 1, ancestors: vec![Epoch::new(0..made)] };
+    let base = Base { opening: 1, ancestors: vec![Epoch::new(0..made)], announced: Vec::new() };
     let indexes = (0..made).map(Some).collect();
     View::new(Rule::of(made.into()), indexes, base, 0, (1 << made) - 1)
 }
@@ -95,6 +95,21 @@ fn of_two_an_opening_has_both_until_its_epoch_is_in_force() {
     begin(&mut new, 0b01, 0b01);
     // Two of three are a quorum, which another opening cannot have as well.
     begin(&mut view(3), 0b011, 0b011);
+}
+
+/// The one that is in sync was told of an epoch of both. The other had not confirmed it when it was found, and may have since, if another took it over.
+#[test]
+fn of_two_an_opening_has_both_that_an_announced_epoch_names() {
+    let of_one = Epoch::new([1]);
+    for announced in [Epoch::new([0, 1]), Epoch { members: 0, ..Epoch::new([0, 1]) }] {
+        let base = Base { opening: 2, ancestors: vec![of_one, Epoch::new([0, 1])], announced: vec![announced] };
+        let mut view = View::new(Rule::of(2), vec![Some(0), Some(1)], base, 0, 0b10);
+        let mut change = Change::default();
+        begun(view.step(&mut change, 0b11, 0b10));
+        assert!(matches!(view.step(&mut change, 0b10, 0b10), Step::Done(false)), "{announced:?}");
+        begin(&mut view, 0b11, 0b10);
+        begin(&mut view, 0b10, 0b10);
+    }
 }
 
 #[test]
