@@ -57,7 +57,7 @@ pub struct RosterMember {
     pub index: u16,
     /// What it keeps.
     pub role: Role,
-    /// The replica; nil where only its index is known.
+    /// The replica; nil where only its index is known. Of a spare the one whose place it is about to take; else nil.
     pub replica_uuid: Uuid,
     /// Where it was found last, as a pool URL; empty where that is not known. At most [`MAX_MEMBER_URL_BYTES`].
     pub url: String,
@@ -118,7 +118,7 @@ pub struct Forced {
 /// | 2 | index, below 64 |
 /// | 1 | role: 0 data, 1 witness, 2 asynchronous, 3 spare |
 /// | 1 | zero |
-/// | 16 | UUID of the replica, or zeros where it is not known |
+/// | 16 | UUID of the replica, or zeros where it is not known; of a spare that of the replica whose place it is about to take, or zeros |
 /// | 2, n | address: length, at most 1024, and UTF-8 |
 /// | 2, n | failure domain: length, at most 255, and UTF-8 |
 ///
@@ -198,6 +198,11 @@ impl Roster {
     /// The members that have the pool's bytes as they are now.
     pub fn with_data(&self) -> impl Iterator<Item = &RosterMember> + Clone {
         self.members.iter().filter(|member| member.role == Role::Data)
+    }
+
+    /// The places that are to take those of members that are lost.
+    pub fn spares(&self) -> impl Iterator<Item = &RosterMember> + Clone {
+        self.members.iter().filter(|member| member.role == Role::Spare)
     }
 
     /// The indexes of the counted members that are so whatever becomes of the change under way, and of the one that goes: bit *n* for index *n*.

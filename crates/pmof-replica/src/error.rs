@@ -465,6 +465,9 @@ pub enum PoolError {
     /// An asynchronous member of a new pool was not made, and neither was the pool.
     #[error("an asynchronous member was not made, and neither was the pool")]
     Asynchronous(#[source] Box<ChangeError>),
+    /// A spare of a new pool cannot be one, and the pool was not made.
+    #[error("a spare was not added, and the pool was not made")]
+    Spare(#[source] Box<ChangeError>),
     /// A witness of a new pool was not made, and neither was the pool.
     #[error("a witness was not made, and neither was the pool")]
     Witness(#[source] Box<ChangeError>),

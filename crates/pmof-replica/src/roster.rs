@@ -111,7 +111,9 @@ const NOTES_BITS: u32 = 16;
 pub(crate) fn named<'r>(roster: &'r Roster, text: &str) -> Option<&'r RosterMember> {
     let (url, index) = (text.parse::<PoolUrl>().ok(), text.parse::<u16>().ok());
     let is_url = |member: &RosterMember| url.is_some() && member.url.parse::<PoolUrl>().ok() == url;
-    roster.members.iter().find(|member| is_url(member) || Some(member.index) == index)
+    // A spare that became a member may be both, for a moment.
+    let (spares, others): (Vec<_>, Vec<_>) = roster.members.iter().partition(|member| member.role == Role::Spare);
+    others.into_iter().chain(spares).find(|member| is_url(member) || Some(member.index) == index)
 }
 
 /// An index for a new member: one that no member had that is remembered, if there is one. `None`: the pool has as many members as can be.

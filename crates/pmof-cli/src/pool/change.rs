@@ -44,6 +44,10 @@ pub(super) struct AddArgs {
     /// Have it keep the last N points that the program names, to go back to: for what is overwritten since, its target needs room for the pool once more
     #[arg(long, value_name = "N", requires = "is_asynchronous", value_parser = clap::value_parser!(u16).range(..=64))]
     keep_points: Option<u16>,
+    /// A spare: nothing is made there now, but that there is room is tried. A program that writes the pool makes a member there by itself, in the place of one that it has
+    /// missed for long
+    #[arg(long = "spare", conflicts_with_all = ["is_witness", "is_asynchronous"])]
+    is_spare: bool,
     #[command(flatten)]
     how: How,
 }
@@ -147,6 +151,9 @@ pub(super) fn add(args: &AddArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     if args.is_witness {
         return add_witness(&pool, args);
     }
+    if args.is_spare {
+        return add_spare(&pool, args);
+    }
     match pool.add(&args.new.to_string()) {
         // What an interrupted addition has begun.
         Err(ChangeError::AlreadyMember { .. }) if is_out_of_sync(&pool, &args.new)? => {}
@@ -204,6 +211,18 @@ fn add_witness(pool: &Pool, args: &AddArgs) -> anyhow::Result<()> {
             "pmof: warning: the witness is in the failure domain of {}, {name}: where both are lost at once, the pool does not open; add one on another machine, and remove this one",
             replica.replica
         );
+    }
+    end(pool, (Some(url), None), &args.how)
+}
+
+fn add_spare(pool: &Pool, args: &AddArgs) -> anyhow::Result<()> {
+    let url = args.new.to_string();
+    let added = pool.add_spare(&url);
+    let is_known = || pool.status().is_ok_and(|status| status.spares.iter().any(|spare| spare.to_string() == url));
+    match added {
+        // By the same command before.
+        Err(ChangeError::AlreadyMember { .. }) if is_known() => {}
+        added => added.map_err(told)?,
     }
     end(pool, (Some(url), None), &args.how)
 }

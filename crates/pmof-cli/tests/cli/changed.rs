@@ -192,3 +192,35 @@ fn a_witness_is_added_shown_replaced_and_removed() {
     let said = pmof(["pool", "remove", &urls[1], &new]).done();
     assert!(said.ends_with("the pool has 2 members, 2 of them in sync\n"), "{said}");
 }
+
+#[test]
+fn a_spare_is_added_shown_taken_and_removed() {
+    let (mut four, urls) = made(2);
+    for _ in 0..2 {
+        let said = pmof(["pool", "add", "--spare", &urls[0], &urls[2]]).done();
+        assert_eq!(
+            said,
+            format!("added {}\nthe pool has 2 members, 2 of them in sync\n", urls[2]),
+            "it can be given again"
+        );
+    }
+    assert!(four[2].files().is_empty());
+    let said = pmof(["pool", "status", &urls[1]]).done();
+    assert!(said.contains(&format!("member     2 spare    {}", urls[2])), "{said}");
+    pmof(["pool", "add", "--spare", "--witness", &urls[0], &urls[3]]).wrong_use(&["--spare"]);
+    pmof(["pool", "add", "--spare", &urls[0], "tcp://127.0.0.1:1/orders"]).failed(&["no member was added"]);
+    pmof(["pool", "remove", &urls[0], &urls[2]]).done();
+    assert!(!pmof(["pool", "status", &urls[0]]).done().contains("spare"));
+
+    pmof(["pool", "add", "--spare", &urls[0], &urls[3]]).done();
+    let pool = options(&urls[..2]).spare_after(std::time::Duration::ZERO).open().unwrap();
+    four[0].kill();
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while pool.status().unwrap().is_degraded() || !pool.status().unwrap().spares.is_empty() {
+        pool.persist(0, b"more").unwrap();
+        assert!(std::time::Instant::now() < until, "{:?}", pool.status());
+    }
+    pool.close().unwrap();
+    let report = pmof(["pool", "status", &urls[3], "--json"]).json();
+    assert_eq!((&report["in_sync"], &report["made"]), (&2.into(), &2.into()), "{report}");
+}

@@ -30,6 +30,7 @@ use crate::{
 
 mod asynchronous;
 mod error;
+mod spares;
 
 pub use error::ChangeError;
 
@@ -52,7 +53,9 @@ impl Pool {
     /// # Errors
     /// [`ChangeError`]. All but [`Undecided`](ChangeError::Undecided) leave the members as they were.
     pub fn add(&self, url: &str) -> Result<(), ChangeError> {
-        self.changer()?.add(&Arc::new(url.parse()?), Role::Data)
+        let (changer, url) = (self.changer()?, Arc::new(url.parse()?));
+        changer.add(&url, Role::Data)?;
+        changer.forget_spare(&url)
     }
 
     /// Makes a witness at `url` a member, durably: it keeps the pool's epochs and its list of members, and none of its bytes. It counts where members have to know of an epoch,
@@ -92,21 +95,25 @@ impl Pool {
         let is_name = old.parse::<PoolUrl>().is_ok() || old.parse::<u16>().is_ok();
         match (named(&roster, old), named(&roster, new)) {
             (None, Some(_)) if is_name => return Ok(()),
-            (Some(old), Some(new)) if old.index == new.index || old.role != new.role => {
+            (Some(old), Some(new)) if old.index == new.index || (old.role != new.role && new.role != Role::Spare) => {
                 return Err(ChangeError::AlreadyMember { replica: place(&new_url) });
             }
             (Some(old), known) if old.role == Role::Asynchronous => {
                 known.map_or_else(|| changer.add_asynchronous(&new_url), |_| Ok(()))?;
                 return changer.remove_asynchronous(old);
             }
-            (_, Some(new)) => {
+            (Some(old), _) if old.role == Role::Spare => {
+                changer.add_spare(&new_url)?;
+                return changer.remove_spare(old);
+            }
+            (_, Some(new)) if new.role != Role::Spare => {
                 let old = meant(&roster, old)?;
                 // An addition that was interrupted leaves one that has never been in sync.
                 if changer.epochs.lock().view().line().iter().any(|epoch| epoch.has(new.index)) {
                     return Err(ChangeError::NotNew { replica: place(&new_url), old: old.index });
                 }
             }
-            (_, None) => {
+            _ => {
                 let old = meant(&roster, old)?;
                 changer.add(&new_url, old.role)?;
             }
@@ -207,7 +214,7 @@ impl Changer<'_> {
 
     fn add(&self, url: &Arc<PoolUrl>, role: Role) -> Result<(), ChangeError> {
         let roster = self.roster()?;
-        if named(&roster, &url.to_string()).is_some() {
+        if named(&roster, &url.to_string()).is_some_and(|member| member.role != Role::Spare) {
             return Err(ChangeError::AlreadyMember { replica: place(url) });
         }
         let made = self.make(&roster, url, role)?;
@@ -367,8 +374,10 @@ impl Changer<'_> {
         let roster = self.roster()?;
         let of_roster = meant(&roster, wanted)?;
         let index = of_roster.index;
-        if of_roster.role == Role::Asynchronous {
-            return self.remove_asynchronous(of_roster);
+        match of_roster.role {
+            Role::Asynchronous => return self.remove_asynchronous(of_roster),
+            Role::Spare => return self.remove_spare(of_roster),
+            Role::Data | Role::Witness => {}
         }
         let position = self.position(of_roster)?;
         self.check_may_go(&roster, index, position)?;

@@ -98,6 +98,15 @@ pub enum Event {
         /// The witness.
         replica: Arc<ReplicaPlace>,
     },
+    /// A spare became a member, and catches up, in the place of one that was lost for [long](crate::PoolOptions::spare_after), which is none any more.
+    SpareTaken {
+        /// The new member.
+        replica: Arc<ReplicaPlace>,
+        /// The former one, if its address was known.
+        lost: Option<Arc<ReplicaPlace>>,
+        /// Which of the pool's replicas that was.
+        index: u16,
+    },
     /// An asynchronous member is at a point of this writer, and is sent what is written from now on.
     Following {
         /// The member.
@@ -175,6 +184,15 @@ impl fmt::Display for Event {
             Self::Removed { replica: None, index } => write!(f, "replica {index} is no member of the pool any more"),
             Self::WitnessAdded { replica } => write!(f, "{replica:#} is a witness of the pool now"),
             Self::WitnessBack { replica } => write!(f, "{replica:#} is back: the pool has its witness again"),
+            Self::SpareTaken { replica, lost: Some(lost), .. } => {
+                write!(f, "the spare {replica:#} is a member of the pool now, in the place of {lost:#}, which was lost")
+            }
+            Self::SpareTaken { replica, lost: None, index } => {
+                write!(
+                    f,
+                    "the spare {replica:#} is a member of the pool now, in the place of replica {index}, which was lost"
+                )
+            }
             Self::Following { replica, copied_bytes } => {
                 write!(f, "{replica:#} follows asynchronously after {copied_bytes} bytes were copied")
             }
@@ -242,6 +260,7 @@ impl Log {
             | Event::Rejected { .. }
             | Event::FellBehind { .. }
             | Event::NotFollowing { .. }
+            | Event::SpareTaken { .. }
             | Event::Forced { .. }
             | Event::PointDropped { .. }
             | Event::KeepsNoPoints { .. }

@@ -75,6 +75,8 @@ pub(super) struct Wanted {
     pub(super) slow_after: Option<Duration>,
     /// Bytes a second that are copied to replicas that catch up, at most.
     pub(super) bytes_per_second: Option<u64>,
+    /// How long a member is lost before a spare takes its place.
+    pub(super) spare_after: Duration,
     /// How far asynchronous members may lag.
     pub(super) lag: LagBound,
     /// Which consistency points they are to keep.
@@ -179,13 +181,19 @@ impl Opening {
         if identity.replica_count > 1 {
             pool.written = Some(Arc::new(PageMap::new(identity.size_bytes)));
         }
-        let Wanted { require, bytes_per_second, lag, keep, reach, min_replicas, .. } = self.wanted;
+        let Wanted { require, bytes_per_second, spare_after, lag, keep, reach, min_replicas, .. } = self.wanted;
         let is_forced = min_replicas.is_some();
         if let Some(epochs) = pool.epochs.as_ref().filter(|_| !is_forced) {
             let opening = epochs.lock().view().opening();
             pool.followers = Some(Arc::new(Followers::new((lag, keep), reach.clone(), identity, require, opening)));
         }
-        Returns::new((reach, self.peers), self.urls, identity, (require, bytes_per_second, is_forced), pool)
+        Returns::new(
+            (reach, self.peers),
+            self.urls,
+            identity,
+            (require, bytes_per_second, spare_after, is_forced),
+            pool,
+        )
     }
 
     /// What has a reader follow the pool's epochs.

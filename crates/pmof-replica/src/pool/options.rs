@@ -34,6 +34,9 @@ const WAITING_PAUSE: Duration = Duration::from_millis(50);
 const LAG_BYTES: u64 = 64 << 20;
 const POINT_INTERVAL: Duration = Duration::from_secs(1);
 
+/// How long a member is lost before a spare takes its place, unless told otherwise.
+const SPARE_AFTER: Duration = Duration::from_secs(600);
+
 /// What replicas are reached for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
@@ -56,6 +59,8 @@ pub struct PoolOptions {
     catch_up_limit: Option<u64>,
     asynchronous: Vec<String>,
     witnesses: Vec<String>,
+    spares: Vec<String>,
+    spare_after: Option<Duration>,
     lag: LagOptions,
     keep: KeepPoints,
     pub(crate) reach: Reach,
@@ -262,6 +267,21 @@ impl PoolOptions {
         self
     }
 
+    /// Adds a [spare](Pool::add_spare) to a pool that is [made](Self::create).
+    #[must_use]
+    pub fn spare(mut self, url: impl Into<String>) -> Self {
+        self.spares.push(url.into());
+        self
+    }
+
+    /// How long a member has been lost before a [spare](Pool::add_spare) takes its place: 10 minutes unless told otherwise, in which a machine is started again. It
+    /// is the time that this opening has missed it, and begins anew when it was back. From then on the former member is none any more, whenever it comes back.
+    #[must_use]
+    pub fn spare_after(mut self, lost_for: Duration) -> Self {
+        self.spare_after = Some(lost_for);
+        self
+    }
+
     /// How far an asynchronous member may lag: bytes that were written and that it has yet to be sent, which are kept in memory, 64 MiB unless told otherwise; and the age of
     /// the oldest of them, without a bound unless told otherwise. `then`: what happens at the bytes; at the age those who write wait, or nothing happens.
     #[must_use]
@@ -309,6 +329,8 @@ impl PoolOptions {
                 pool.add_witness(url).map_err(|error| PoolError::Witness(Box::new(error)))?;
                 made.push(url.clone());
             }
+            let mut spares = self.spares.iter();
+            spares.try_for_each(|url| pool.add_spare(url)).map_err(Box::new).map_err(PoolError::Spare)?;
             let mut asynchronous = self.asynchronous.iter();
             asynchronous
                 .try_for_each(|url| pool.add_asynchronous(url))
@@ -491,6 +513,7 @@ impl PoolOptions {
             acknowledge: self.acknowledge,
             slow_after: self.slow_after,
             bytes_per_second: self.catch_up_limit,
+            spare_after: self.spare_after.unwrap_or(SPARE_AFTER),
             lag: self.lag.0,
             keep: self.keep,
             reach: self.reach.clone(),

@@ -32,7 +32,7 @@ use crate::{
     catch_up::{CatchUp, Limit},
     intent::SWEEP_INTERVAL,
     lineage::{Apart, Found, of_returning},
-    member::{AbsentMember, Control, Flush, FlushLevel, Member, Standing, UNKNOWN_SUCCESSOR},
+    member::{Control, Flush, FlushLevel, Member, Standing, UNKNOWN_SUCCESSOR},
     older_pages::OlderPages,
     pages::PageMap,
     peers::Peers,
@@ -42,12 +42,14 @@ use crate::{
 
 mod copy;
 mod places;
+mod spares;
 #[cfg(test)]
 mod tests;
 mod verify;
 
 use copy::CopyFlush;
 pub(super) use copy::differing_pages;
+use spares::Spares;
 
 /// How often it is looked for losses of which no persist told, and for writes that all replicas have.
 const TICK: Duration = Duration::from_secs(1);
@@ -133,6 +135,7 @@ pub(super) struct Returns {
     stopping: Mutex<bool>,
     stopped: Condvar,
     is_started: AtomicBool,
+    spares: Spares,
     /// The pool was opened with a number of replicas that was asked for.
     pub(super) is_forced: bool,
     /// Held by whoever changes the members.
@@ -175,7 +178,7 @@ impl Returns {
         (reach, peers): (Reach, Peers),
         urls: Vec<Arc<PoolUrl>>,
         identity: Identity,
-        (require, bytes_per_second, is_forced): (Durability, Option<u64>, bool),
+        (require, bytes_per_second, spare_after, is_forced): (Durability, Option<u64>, Duration, bool),
         open: &Open,
     ) -> Self {
         Self {
@@ -195,6 +198,7 @@ impl Returns {
             stopping: Mutex::new(false),
             stopped: Condvar::new(),
             is_started: AtomicBool::new(false),
+            spares: Spares::new(spare_after),
             is_forced,
             changing: Mutex::default(),
         }
@@ -244,6 +248,7 @@ impl Returns {
             let Ok(open) = shared.hold() else { return };
             self.learn_boots(&open);
             self.attend(pool, &shared.events, &open);
+            self.look_for_spares(&shared, &open);
             if open.in_use().next().is_none() && self.has_ended(&shared) {
                 return;
             }
@@ -497,24 +502,6 @@ impl Returns {
         }
         events.add(Event::InSync { replica: replica(), copied_bytes, took: began.elapsed(), is_verified: is_compared });
         Ok(Returning { member, is_compared })
-    }
-
-    /// Lets go of a member on this machine that has failed: its file stays locked as long as its memory is mapped.
-    fn let_go(&self, pool: &Weak<Shared>, position: usize) -> Result<(), Halt> {
-        let shared = pool.upgrade().ok_or(Halt::Ended)?;
-        let mut guard = self.hold_all(&shared)?;
-        let open = guard.as_ref().ok_or(Halt::Ended)?;
-        let standing = open.members[position].standing();
-        let why = standing.failure().cloned().ok_or(Halt::Later)?;
-        let absent = AbsentMember::new(Arc::clone(&standing.place), why).of_witness(standing.is_witness());
-        let absent: Arc<dyn Member> = Arc::new(absent);
-        if let Some(epochs) = &open.epochs {
-            epochs.replace(position, &absent);
-        }
-        let mut members = open.members.clone();
-        members[position] = absent;
-        *guard = Some(Arc::new(open.with_members(members, open.catching_up.clone())));
-        Ok(())
     }
 
     /// The member that is to catch up: connected already when the pool was opened, or now.

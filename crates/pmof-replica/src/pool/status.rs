@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use pmof_control::Forced;
+use pmof_control::{Forced, Roster};
 
-use super::{AsynchronousStatus, Pool, epochs::Epochs};
+use super::{AsynchronousStatus, Pool, epochs::Epochs, opened::place};
 use crate::{PoolError, ReplicaDomain, ReplicaError, ReplicaPlace, lineage::quorum, member::Member};
 
 /// Where a replica of an open pool is in its life.
@@ -47,6 +47,8 @@ pub struct PoolStatus {
     pub witnesses: Vec<ReplicaStatus>,
     /// The asynchronous members, which are none of those, and count for nothing.
     pub asynchronous: Vec<AsynchronousStatus>,
+    /// Addresses where a member is made in the place of one that is lost for long.
+    pub spares: Vec<Arc<ReplicaPlace>>,
     /// The last opening for writing with fewer members than are safe ([`min_replicas`](crate::PoolOptions::min_replicas), or `--force` of a command), which may have lost what
     /// only the others had; until that [is known](Pool::clear_forced).
     pub forced: Option<Forced>,
@@ -101,7 +103,10 @@ impl Pool {
         };
         let (epoch, quorum) = open.epochs.as_ref().map_or((0, made_count), of_epochs);
         let asynchronous = self.0.followers.as_ref().map_or_else(Vec::new, |followers| followers.status());
-        let forced = open.epochs.as_ref().and_then(|epochs| epochs.roster()?.forced);
-        Ok(PoolStatus { epoch, replicas, witnesses, asynchronous, forced, made_count, quorum })
+        let roster = open.epochs.as_ref().and_then(|epochs| epochs.roster());
+        let spares = roster.iter().flat_map(Roster::spares).filter_map(|spare| spare.url.parse().ok());
+        let spares = spares.map(|url| place(&url)).collect();
+        let forced = roster.as_ref().and_then(|roster| roster.forced);
+        Ok(PoolStatus { epoch, replicas, witnesses, asynchronous, spares, forced, made_count, quorum })
     }
 }

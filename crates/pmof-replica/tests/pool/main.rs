@@ -26,6 +26,7 @@ mod returns;
 mod rosters;
 mod scrub;
 mod slow;
+mod spares;
 mod stopped;
 mod support;
 mod takeover;

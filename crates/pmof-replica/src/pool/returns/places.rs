@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use super::{Attended, FIRST_PAUSE, Halt, Returning, Returns, Shared, Trust};
 use crate::{
     PoolUrl, ReplicaError,
-    member::Member,
+    member::{AbsentMember, Member},
     pool::{domains::number_domains, opened::Identity},
     site::Site,
 };
@@ -22,6 +22,24 @@ impl Returns {
     pub(in crate::pool) fn bring_in(&self, position: usize) {
         self.attended.lock()[position].has_thread = false;
         self.losses.raise();
+    }
+
+    /// Lets go of a member on this machine that has failed: its file stays locked as long as its memory is mapped.
+    pub(super) fn let_go(&self, pool: &Weak<Shared>, position: usize) -> Result<(), Halt> {
+        let shared = pool.upgrade().ok_or(Halt::Ended)?;
+        let mut guard = self.hold_all(&shared)?;
+        let open = guard.as_ref().ok_or(Halt::Ended)?;
+        let standing = open.members[position].standing();
+        let why = standing.failure().cloned().ok_or(Halt::Later)?;
+        let absent = AbsentMember::new(Arc::clone(&standing.place), why).of_witness(standing.is_witness());
+        let absent: Arc<dyn Member> = Arc::new(absent);
+        if let Some(epochs) = &open.epochs {
+            epochs.replace(position, &absent);
+        }
+        let mut members = open.members.clone();
+        members[position] = absent;
+        *guard = Some(Arc::new(open.with_members(members, open.catching_up.clone())));
+        Ok(())
     }
 
     /// Has a witness that is back have its place: it knows of the epoch in force by now, and is sent nothing else.

@@ -1,0 +1,128 @@
+//! Spares: addresses in the roster, where a member is made in the place of one that has been lost for long. They count for nothing.
+
+use std::sync::Arc;
+
+use pmof_control::{Role, Roster, RosterMember};
+use uuid::Uuid;
+
+use super::{ChangeError, Changer, outcome, place};
+use crate::{
+    PoolUrl,
+    pool::{Pool, events::Event, opening::undo_creation},
+    roster::{free_index, named},
+};
+
+impl Pool {
+    /// Notes an address where the writer makes a member by itself in the place of one that has been lost for [so long](crate::PoolOptions::spare_after), as
+    /// [`replace`](Self::replace) does. Nothing lies there before; that a replica could be made there, with its room, is tried now.
+    ///
+    /// [`remove`](Self::remove) takes it away.
+    ///
+    /// # Errors
+    /// [`ChangeError`].
+    pub fn add_spare(&self, url: &str) -> Result<(), ChangeError> {
+        self.changer()?.add_spare(&Arc::new(url.parse()?))
+    }
+
+    /// Takes a spare in the place of the first member of those at `positions` that is still lost, or goes on where another writer has begun to.
+    pub(in crate::pool) fn take_spare(&self, positions: &[usize]) -> Result<(), ChangeError> {
+        let changer = self.changer()?;
+        let roster = changer.roster()?;
+        if let Some(spare) = roster.spares().find(|spare| !spare.replica_uuid.is_nil()) {
+            return changer.go_on_with(&roster, spare);
+        }
+        let open = self.0.hold()?;
+        let are_lost = positions.iter().filter(|position| open.members[**position].standing().failure().is_some());
+        // One that nobody has ever found has no name by which the roster could tell whose place is taken. At some positions no member is.
+        let known = || roster.with_data().filter(|member| !member.replica_uuid.is_nil());
+        let member_at = |position: &usize| {
+            known().find(|member| matches!(changer.position(member), Ok(Some(at)) if at == *position))
+        };
+        let Some(lost) = { are_lost }.find_map(member_at) else { return Ok(()) };
+        drop(open);
+        let mut outcome = Ok(());
+        for spare in roster.spares() {
+            outcome = changer.take(spare, lost);
+            // The next one may be of use where this one is not.
+            if !matches!(
+                outcome,
+                Err(ChangeError::NotMade { .. } | ChangeError::OtherPool { .. } | ChangeError::Leftover { .. })
+            ) {
+                break;
+            }
+            log::warn!(
+                "the spare {} is of no use now: {}",
+                spare.url,
+                outcome.as_ref().map_or_else(ToString::to_string, |()| String::new())
+            );
+        }
+        outcome
+    }
+}
+
+impl Changer<'_> {
+    pub(super) fn add_spare(&self, url: &Arc<PoolUrl>) -> Result<(), ChangeError> {
+        let roster = self.roster()?;
+        if named(&roster, &url.to_string()).is_some() {
+            return Err(ChangeError::AlreadyMember { replica: place(url) });
+        }
+        let made = self.make(&roster, url, Role::Data)?;
+        undo_creation(url, &made.site);
+        let too_many = || ChangeError::TooMany { count: roster.members.len() };
+        let index = free_index(&roster, self.epochs.lock().view().line()).ok_or_else(too_many)?;
+        let spare = RosterMember { index, role: Role::Spare, replica_uuid: Uuid::nil(), ..made.of_roster };
+        outcome(self.epochs.set_uncounted(index, Some(spare)))
+    }
+
+    pub(super) fn remove_spare(&self, spare: &RosterMember) -> Result<(), ChangeError> {
+        outcome(self.epochs.set_uncounted(spare.index, None))
+    }
+
+    /// What has become a member is a spare no more.
+    pub(super) fn forget_spare(&self, url: &PoolUrl) -> Result<(), ChangeError> {
+        let (roster, url) = (self.roster()?, url.to_string());
+        roster.spares().find(|spare| spare.url == url).map_or(Ok(()), |spare| self.remove_spare(spare))
+    }
+
+    /// Notes whose place a spare is about to take; nobody's: nil.
+    fn set_taking(&self, spare: &RosterMember, replica_uuid: Uuid) -> Result<(), ChangeError> {
+        let spare = RosterMember { replica_uuid, ..spare.clone() };
+        outcome(self.epochs.set_uncounted(spare.index, Some(spare)))
+    }
+
+    /// Makes a member of a spare, in the place of one that is lost. Whoever opens the pool after a crash in the middle goes on: the roster says whose place is taken.
+    fn take(&self, spare: &RosterMember, lost: &RosterMember) -> Result<(), ChangeError> {
+        let url: Arc<PoolUrl> = Arc::new(spare.url.parse()?);
+        self.set_taking(spare, lost.replica_uuid)?;
+        if let Err(error) = self.add(&url, Role::Data) {
+            // One that may have been added is looked for when the pool is opened, or at the next try.
+            if !matches!(error, ChangeError::Undecided) {
+                self.set_taking(spare, Uuid::nil())?;
+            }
+            return Err(error);
+        }
+        self.go_on_with(&self.roster()?, spare_of(&self.roster()?, spare.index).as_ref().unwrap_or(spare))
+    }
+
+    /// Removes the member whose place a spare has taken, and the spare from the list; or takes back what was begun.
+    fn go_on_with(&self, roster: &Roster, spare: &RosterMember) -> Result<(), ChangeError> {
+        let is_member = roster.with_data().any(|member| member.url == spare.url);
+        let lost = roster.with_data().find(|member| member.replica_uuid == spare.replica_uuid);
+        if !is_member {
+            return self.set_taking(spare, Uuid::nil());
+        }
+        if let Some(lost) = lost {
+            self.remove(&lost.index.to_string())?;
+        }
+        self.remove_spare(spare)?;
+        let place_of = |text: &str| text.parse().ok().map(|url| place(&Arc::new(url)));
+        if let (Some(lost), Some(replica)) = (lost, place_of(&spare.url)) {
+            self.shared.events.add(Event::SpareTaken { replica, lost: place_of(&lost.url), index: lost.index });
+        }
+        Ok(())
+    }
+}
+
+fn spare_of(roster: &Roster, index: u16) -> Option<RosterMember> {
+    roster.spares().find(|spare| spare.index == index).cloned()
+}

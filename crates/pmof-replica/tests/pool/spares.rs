@@ -1,0 +1,208 @@
+//! Spares: addresses where a member is made in the place of one that is lost for long.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use pmof_replica::{ChangeError, Event, MemberState, Pool, PoolError, PoolOptions};
+
+use crate::{interrupted::Ways, support::*};
+
+const POOL_BYTES: u64 = 1 << 20;
+
+fn fixed<const N: usize>() -> [Target; N] {
+    std::array::from_fn(|_| Target::start_fixed())
+}
+
+/// Options that take a spare as soon as a member is found lost.
+fn at_once<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> PoolOptions {
+    options(urls).spare_after(Duration::ZERO)
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
+    let until = Instant::now() + LONG;
+    while !is() {
+        assert!(Instant::now() < until, "{what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn spares(pool: &Pool) -> Vec<String> {
+    pool.status().unwrap().spares.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn a_spare_takes_the_place_of_a_lost_member_while_the_pool_is_written() {
+    let mut four: [Target; 4] = fixed();
+    let spare = four[3].url("orders");
+    let pool = at_once(urls(&four[..3])).spare(&spare).create(POOL_BYTES).unwrap();
+    pool.persist(0, &pattern(POOL_BYTES as usize, 5)).unwrap();
+    assert_eq!(spares(&pool)[0], spare);
+    assert!(four[3].files().is_empty(), "nothing lies there before");
+    let mut events = pool.events();
+    four[1].stop();
+    let lost = four[1].url("orders");
+    let mut number = 0_u8;
+    let taken = loop {
+        number = number.wrapping_add(1);
+        pool.persist(7, &[number]).unwrap();
+        let event = events.next_for(Duration::from_millis(10));
+        if let Some(Event::SpareTaken { replica, lost: Some(of), index: 1 }) = event {
+            break (replica.to_string(), of.to_string());
+        }
+    };
+    assert_eq!(taken, (spare.clone(), lost.clone()));
+    pool.persist(9, b"behind").unwrap();
+    wait_until("the new one is in sync", || !pool.status().unwrap().is_degraded());
+    assert_eq!((spares(&pool).len(), pool.made_count()), (0, 3));
+    let copies = [0, 2, 3].map(|at| {
+        let mut bytes = vec![0; POOL_BYTES as usize];
+        pool.read_replica(at, 0, &mut bytes).unwrap();
+        bytes
+    });
+    assert!(copies[0][9..15] == *b"behind" && copies.iter().all(|bytes| *bytes == copies[0]));
+    pool.close().unwrap();
+
+    // The former member leads to the others, and is none.
+    four[1].restart();
+    four[0].stop();
+    let pool = options([&lost]).open().unwrap();
+    assert_eq!((pool.made_count(), read(&pool, 9, 6)), (3, b"behind".to_vec()));
+    pool.close().unwrap();
+    four[2].stop();
+    four[3].stop();
+    assert!(options([&lost]).open().unwrap_err().is_replica_lost(), "alone it has too few votes");
+}
+
+#[test]
+fn one_that_comes_back_in_time_stays() {
+    let mut four: [Target; 4] = fixed();
+    let pool = options(urls(&four[..3])).spare(four[3].url("orders")).spare_after(LONG).create(POOL_BYTES).unwrap();
+    four[1].stop();
+    pool.persist(0, b"left").unwrap();
+    // It is looked for losses once a second.
+    thread::sleep(Duration::from_millis(1500));
+    four[1].restart();
+    wait_in_sync(&pool);
+    assert_eq!((spares(&pool).len(), pool.made_count()), (1, 3));
+    assert!(four[3].files().is_empty());
+    pool.close().unwrap();
+    assert_eq!(spares(&options([four[2].url("orders")]).open().unwrap()).len(), 1, "the next writer knows it");
+}
+
+#[test]
+fn no_spare_is_taken_while_too_few_members_are_there_to_agree() {
+    let mut four: [Target; 4] = fixed();
+    let pool = at_once(urls(&four[..3])).spare(four[3].url("orders")).create(POOL_BYTES).unwrap();
+    let mut events = pool.events();
+    four[1].stop();
+    four[2].stop();
+    assert!(pool.persist(0, b"lost").is_err());
+    let until = Instant::now() + Duration::from_millis(2500);
+    while let Some(event) = events.next_for(until.saturating_duration_since(Instant::now())) {
+        assert!(!matches!(event, Event::SpareTaken { .. }), "{event}");
+    }
+    assert!(four[3].files().is_empty(), "what was made is taken away");
+    assert_eq!((spares(&pool).len(), pool.made_count()), (1, 3));
+    four[1].restart();
+    wait_for(&mut events, |event| matches!(event, Event::SpareTaken { index: 2, .. }));
+    wait_in_sync(&pool);
+    pool.persist(0, b"here").unwrap();
+    assert_eq!((spares(&pool).len(), pool.made_count()), (0, 3));
+}
+
+#[test]
+fn a_spare_that_is_of_no_use_leaves_the_place_to_the_next_one() {
+    let mut five: [Target; 5] = fixed();
+    let (first, second) = (five[3].url("orders"), five[4].url("orders"));
+    let pool = at_once(urls(&five[..3])).spare(&first).spare(&second).create(POOL_BYTES).unwrap();
+    let mut events = pool.events();
+    five[3].stop();
+    five[0].stop();
+    pool.persist(0, b"here").unwrap();
+    let event = wait_for(&mut events, |event| matches!(event, Event::SpareTaken { .. }));
+    assert!(event.to_string().contains(&second), "{event}");
+    wait_in_sync(&pool);
+    assert_eq!(spares(&pool), [first]);
+    // It is of use again when the next one is lost.
+    five[3].restart();
+    five[1].stop();
+    pool.persist(0, b"more").unwrap();
+    wait_for(&mut events, |event| matches!(event, Event::SpareTaken { .. }));
+    wait_in_sync(&pool);
+    assert_eq!((spares(&pool).len(), pool.made_count()), (0, 3));
+}
+
+#[test]
+fn spares_come_and_go_and_what_cannot_be_one_is_refused() {
+    let (three, mut fourth): ([Target; 3], _) = (fixed(), Target::start_fixed());
+    let pool = options(urls(&three[..2])).create(POOL_BYTES).unwrap();
+    let (third, fourth_url) = (three[2].url("orders"), fourth.url("orders"));
+    pool.add_spare(&third).unwrap();
+    for result in
+        [pool.add_spare(&third), pool.add_witness(&three[0].url("orders")), pool.add_spare(&three[1].url("orders"))]
+    {
+        assert!(matches!(result, Err(ChangeError::AlreadyMember { .. })), "{result:?}");
+    }
+    options([fourth.url("theirs")]).create(4096).unwrap().close().unwrap();
+    assert!(matches!(pool.add_spare(&fourth.url("theirs")), Err(ChangeError::OtherPool { .. })));
+    pool.replace(&third, &fourth_url).unwrap();
+    assert_eq!(spares(&pool)[0], fourth_url);
+    fourth.stop();
+    assert!(
+        matches!(pool.add_spare(&fourth.url("more")), Err(ChangeError::NotMade { .. })),
+        "no room that is known of"
+    );
+    fourth.restart();
+    let members = options([three[0].url("orders")]).members().unwrap();
+    assert!(
+        matches!(members.members.last().unwrap().state, MemberState::Spare) && members.made_count == 2,
+        "{members:?}"
+    );
+    assert_eq!(members.losses_survived, Some(0));
+    // One that is added is a spare no more.
+    pool.add(&fourth_url).unwrap();
+    wait_in_sync(&pool);
+    assert_eq!((spares(&pool).len(), pool.made_count()), (0, 3));
+    pool.add_spare(&third).unwrap();
+    pool.remove(&third).unwrap();
+    assert_eq!((spares(&pool).len(), pool.made_count()), (0, 3));
+    pool.close().unwrap();
+    let error = options(urls(&three[2..])).spare("tcp://127.0.0.1:1/orders").create(POOL_BYTES).unwrap_err();
+    assert!(matches!(error, PoolError::Spare(_)), "{error:?}");
+    assert!(three[2].files().is_empty());
+}
+
+#[test]
+fn a_writer_that_dies_at_any_message_while_it_takes_a_spare_leaves_three_members_in_the_end() {
+    for at in (1..=57).step_by(7) {
+        let mut four: [Target; 4] = fixed();
+        let spare = four[3].url("orders");
+        options(urls(&four[..3])).spare(&spare).create(POOL_BYTES).unwrap().close().unwrap();
+        four[1].stop();
+        let ways = Arc::<Ways>::default();
+        let named = [&four[0], &four[2]].map(|target| ways.to(target));
+        let pool = at_once(named).open_waiting(LONG).unwrap();
+        ways.left.store(at, Ordering::Release);
+        let mut events = pool.events();
+        let until = Instant::now() + Duration::from_secs(3);
+        while Instant::now() < until && ways.left.load(Ordering::Acquire) > 0 {
+            if let Some(Event::SpareTaken { .. }) = events.next_for(Duration::from_millis(20)) {
+                break;
+            }
+        }
+        ways.cut();
+        drop(pool);
+        let pool = at_once([four[0].url("orders"), four[2].url("orders")]).open_waiting(LONG).unwrap();
+        let is_done = || {
+            pool.status()
+                .is_ok_and(|status| status.spares.is_empty() && status.made_count == 3 && !status.is_degraded())
+        };
+        wait_until(&format!("{at}: {:?}", pool.status()), is_done);
+        assert!(pool.replicas().iter().any(|(place, _)| place.to_string() == spare), "{at}");
+        pool.close().unwrap();
+    }
+}
