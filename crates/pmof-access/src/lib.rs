@@ -77,6 +77,7 @@ mod completion;
 mod connect_options;
 mod connection;
 mod driver;
+mod durations;
 mod error;
 #[cfg(feature = "fabric")]
 mod fabric;
@@ -104,6 +105,7 @@ pub use address::{Address, AddressError, FabricProvider, Location, Place, Transp
 pub use completion::{Completion, ConnectionId};
 pub use connect_options::{ConnectOptions, DEFAULT_CONNECT_TIMEOUT, DEFAULT_LOSS_TIMEOUT};
 pub use connection::{Batch, Connection, ConnectionEvent, Single, Source};
+pub use durations::{DurationCounters, DurationCounts};
 pub use error::{ConnectError, RegisterError, RingRefusal, SetupError};
 pub use listener::{AcceptOptions, ConnectionRequest, DEFAULT_HANDSHAKE_TIMEOUT, ListenOptions, Listener};
 pub use method::Method;
@@ -113,7 +115,8 @@ pub use pmof_fabric::{FabricError, Offer as FabricOffer, Survey as FabricSurvey,
 pub use pmof_mem::{Declaration, Durability, Evidence, Lent, Mechanism, Medium, MediumKind, MemError, Memory, Promise};
 pub use pmof_proto::{
     Access, Capabilities, ConnectionError, DESCRIPTOR_BYTES, DescriptorError, Flushed, MemoryAccount, MemoryBudget,
-    MemoryUse, OperationError, OperationKind, Outcome, PostError, Refusal, Settings, Signal, Ticket, limits,
+    MemoryUse, OperationCounters, OperationCounts, OperationError, OperationKind, Outcome, PostError, Refusal,
+    Settings, Signal, Ticket, limits,
 };
 #[cfg(feature = "verbs")]
 pub use pmof_verbs::{DeviceInfo, VerbsError, devices as rdma_devices};

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use pmof_proto::{Endpoint, MemoryAccount, Refusal, Settings, limits};
+use pmof_proto::{Endpoint, MemoryAccount, OperationCounters, Refusal, Settings, limits};
 
 use crate::{
     CompletionQueue, ConnectError, Connection, DEFAULT_LOSS_TIMEOUT, Location, SetupError, SharedReceives,
@@ -212,6 +212,13 @@ impl ConnectionRequest {
     pub fn count_against(&self, account: MemoryAccount) {
         if let Some(link) = &self.link {
             link.lock().endpoint.count_against(account);
+        }
+    }
+
+    /// Has the operations that the other side asks for counted there.
+    pub fn count_operations(&self, counters: Arc<OperationCounters>) {
+        if let Some(link) = &self.link {
+            link.lock().endpoint.count_operations(counters);
         }
     }
 

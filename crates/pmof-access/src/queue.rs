@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use pmof_proto::Ticket;
 
 use crate::{
-    Completion, ConnectionId, SetupError, SharedReceives,
+    Completion, ConnectionId, DurationCounts, SetupError, SharedReceives,
     clock::Clock,
     driver::{Driver, FastPath, Waits, Wanted},
     link::{Collector, Link},
@@ -54,6 +54,11 @@ impl BackgroundFlushes {
     /// `inline_max` queues at once that serve a single connection have its flushes carried out by whoever drives them, which is sooner done.
     pub fn new(background: &Background, inline_max: usize) -> Self {
         Self(Flusher::new(background.clone(), inline_max))
+    }
+
+    /// How long the media took, each time that flushes waited for one.
+    pub fn waits(&self) -> DurationCounts {
+        self.0.waits()
     }
 }
 

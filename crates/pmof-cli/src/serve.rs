@@ -28,10 +28,13 @@ use signal_hook::{
 
 use config::{ConfigFile, Configuration};
 use logger::{LogFormat, LogLevel, LogTo, Logger};
+use metrics::{MetricsAddress, MetricsServer};
 use operated::Operated;
 
 pub(crate) mod config;
 pub(crate) mod logger;
+mod manager;
+mod metrics;
 mod operated;
 
 /// The default configuration files; the second is below the home directory.
@@ -72,6 +75,10 @@ pub(crate) struct ServeArgs {
     /// Lowest level to log: info by default, with `--stdio` error
     #[arg(long, value_enum, value_name = "LEVEL")]
     log_level: Option<LogLevel>,
+    /// Serve metrics for Prometheus at this address, as HOST:PORT or the path of a Unix socket: `http://HOST:PORT/metrics`. They
+    /// name no pool and no client, and whoever reaches the address may read them
+    #[arg(long, value_name = "ADDRESS", conflicts_with = "stdio", value_parser = parsed::<MetricsAddress>)]
+    metrics: Option<MetricsAddress>,
     /// How long a target that is told to stop (SIGTERM, SIGINT) waits for initiators to close their pools, such as 30s; then it ends their
     /// connections and tells them why. A second signal ends them at once
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = words::time)]
@@ -209,10 +216,14 @@ impl ServeArgs {
         // Before it is ready: a signal that comes meanwhile is not lost.
         let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot handle signals")?;
         let service = Service::start(root, &self.listen, self.options())?;
+        let metrics = self.metrics.as_ref().map(|address| MetricsServer::start(address, service.observer()));
+        let _metrics = metrics.transpose()?;
+        let _watchdog = manager::Watchdog::start(service.observer())?;
         for address in service.addresses() {
             // Whoever has read enough of it need not read on.
             output::print(&format!("ready {address}\n"))?;
         }
+        manager::ready();
         Operated::new(service, logger, configuration, self.drain_timeout).until_stopped(signals);
         Ok(())
     }

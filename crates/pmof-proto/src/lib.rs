@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 mod budget;
+mod counters;
 mod endpoint;
 pub mod frame;
 mod handshake;
@@ -16,6 +17,7 @@ mod refusal;
 mod region;
 
 pub use budget::{GUARANTEED_BYTES, MemoryAccount, MemoryBudget, MemoryUse};
+pub use counters::{OperationCounters, OperationCounts};
 pub use endpoint::{
     Completion, DeferredFlush, Endpoint, Event, FlushTicket, InputPlace, Operation, OperationKind, Outcome, Payload,
     SharedReceives, Signal, Ticket,

@@ -49,7 +49,7 @@ pub enum Refusal {
     ForeignUser = 18,
 }
 
-const REFUSALS: [Refusal; 18] = [
+pub(crate) const REFUSALS: [Refusal; 18] = [
     Refusal::UnknownRegion,
     Refusal::NoRight,
     Refusal::OutOfBounds,

@@ -93,6 +93,10 @@ impl Act {
         }
     }
 
+    pub(crate) fn request(&self) -> &'static str {
+        self.request
+    }
+
     /// Whether it was carried out.
     pub(crate) fn tell(&self, client: &Client, answer: Result<(), &Refused>) {
         let (connection, peer, holder) = client.keys();

@@ -19,7 +19,8 @@ use parking_lot::{Mutex, MutexGuard};
 use pmof_access::{
     AcceptOptions, Address, Background, BackgroundFlushes, CompletionQueue, ConnectionId, ConnectionRequest,
     DEFAULT_LOSS_TIMEOUT, DeviceChoice, FabricProvider, ListenOptions, Listener, Location, MemoryBudget, MemoryUse,
-    Peer, Place, QueueOptions, Refusal, Settings, SetupError, Transport, VerbsOptions, Waiting,
+    OperationCounters, OperationCounts, Peer, Place, QueueOptions, Refusal, Settings, SetupError, Transport,
+    VerbsOptions, Waiting,
 };
 use pmof_control::{DomainName, MAX_MESSAGE_BYTES, PoolFormat, TargetStatus};
 use pmof_mem::causes;
@@ -32,6 +33,7 @@ use crate::{
 use authentication::Authenticator;
 use leases::Leases;
 use mailbox::Mailbox;
+use metrics::{Counters, count_pools};
 use session::{Host, Session, Stores, TakeError};
 
 mod authentication;
@@ -39,11 +41,13 @@ mod identity;
 mod leases;
 mod local_user;
 mod mailbox;
+mod metrics;
 mod session;
 mod takeover;
 
 pub use authentication::Admission;
 pub use identity::Identity;
+pub use metrics::{PoolCounts, RequestCounts, TargetMetrics};
 
 /// Default for the connections that a target takes.
 pub const DEFAULT_MAX_CONNECTIONS: usize = 10_000;
@@ -272,6 +276,12 @@ pub struct Service {
     threads: Vec<JoinHandle<()>>,
 }
 
+/// Sees how a target does, from any thread; it does not keep the target running.
+#[derive(Clone, Debug)]
+pub struct Observer {
+    shared: Arc<Shared>,
+}
+
 /// Where connections come in, and the peer that they belong to.
 #[derive(Debug)]
 struct Acceptor {
@@ -295,6 +305,8 @@ struct Shared {
     is_draining: AtomicBool,
     stop: AtomicBool,
     started: Instant,
+    counters: Counters,
+    flushes: BackgroundFlushes,
     /// A connection ended with a pool open.
     was_left_open: AtomicBool,
 }
@@ -303,6 +315,8 @@ struct Shared {
 #[derive(Debug)]
 struct Worker {
     queue: CompletionQueue,
+    /// What its connections have asked for.
+    operations: Arc<OperationCounters>,
     sessions: Mutex<HashMap<ConnectionId, Arc<Mailbox>>>,
 }
 
@@ -337,7 +351,7 @@ impl Service {
         let workers = (0..worker_count).map(|_| {
             let queue = acceptors[0].peer.completion_queue(queue_options)?;
             queue.flush_in_background(&flushes);
-            Ok(Worker { queue, sessions: Mutex::default() })
+            Ok(Worker { queue, sessions: Mutex::default(), operations: Arc::default() })
         });
         let workers = workers.collect::<Result<Vec<_>, SetupError>>()?;
         let memory = MemoryBudget::new(options.memory_budget_bytes);
@@ -352,6 +366,8 @@ impl Service {
             is_draining: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             started: Instant::now(),
+            counters: Counters::new(),
+            flushes,
             was_left_open: AtomicBool::new(false),
         });
         let mut service =
@@ -376,6 +392,11 @@ impl Service {
     /// How much of the memory budget is in use.
     pub fn memory_use(&self) -> MemoryUse {
         self.shared.memory.in_use()
+    }
+
+    /// What sees how this target does.
+    pub fn observer(&self) -> Observer {
+        Observer { shared: Arc::clone(&self.shared) }
     }
 
     /// Changes how many connections are taken. Those that are there stay.
@@ -417,6 +438,24 @@ impl Service {
     }
 }
 
+impl Observer {
+    /// Connections that there are. It waits for whoever changes them.
+    pub fn connections(&self) -> u64 {
+        self.shared.connections()
+    }
+
+    /// What the target has done until now. It looks at the header of each pool.
+    pub fn metrics(&self) -> TargetMetrics {
+        let Shared { counters, workers, flushes, stores, .. } = &*self.shared;
+        let mut operations = OperationCounts::default();
+        for worker in workers {
+            worker.operations.add_to(&mut operations);
+        }
+        let status = self.shared.status().map_err(|refused| refused.text);
+        counters.shown(status, operations, flushes.waits(), count_pools(&stores.pools))
+    }
+}
+
 impl Drop for Service {
     fn drop(&mut self) {
         self.shared.say_goodbye();
@@ -446,6 +485,10 @@ impl Host for Shared {
         self.is_draining.load(Ordering::Acquire)
     }
 
+    fn count(&self, request: &'static str, took: Duration, refused: Option<u16>) {
+        self.counters.answered(request, took, refused);
+    }
+
     fn status(&self) -> Result<TargetStatus, Refused> {
         let memory = self.memory.in_use();
         let pools = &self.stores.pools;
@@ -456,7 +499,7 @@ impl Host for Shared {
             pool_format: PoolFormat::Three.major(),
             is_draining: self.is_draining(),
             uptime_ms: self.started.elapsed().as_millis() as u64,
-            connections: self.workers.iter().map(|worker| worker.sessions().len() as u64).sum(),
+            connections: self.connections(),
             max_connections: self.max_connections.load(Ordering::Relaxed) as u64,
             memory_bytes: memory.reserved_bytes + memory.borrowed_bytes,
             memory_budget_bytes: self.options.memory_budget_bytes,
@@ -474,6 +517,10 @@ impl Shared {
 
     fn mailboxes(&self) -> Vec<Arc<Mailbox>> {
         self.workers.iter().flat_map(|worker| worker.sessions().values().cloned().collect::<Vec<_>>()).collect()
+    }
+
+    fn connections(&self) -> u64 {
+        self.workers.iter().map(|worker| worker.sessions().len() as u64).sum()
     }
 
     /// Connections that have a pool open.
@@ -516,31 +563,35 @@ impl Shared {
         let is_full = counts.iter().sum::<usize>() >= self.max_connections.load(Ordering::Relaxed);
         if let Err(reason) = self.check_user(acceptor, request.peer_address()) {
             events::connection_refused(peer.transport(), &reason);
+            self.counters.turned_away("foreign_user");
             return Ok(request.reject(Refusal::ForeignUser, &[])?);
         }
-        let refuse = |request: ConnectionRequest, reason| {
+        let refuse = |request: ConnectionRequest, kind, reason| {
             events::connection_refused(peer.transport(), reason);
+            self.counters.turned_away(kind);
             Ok(request.reject(Refusal::TooManyConnections, &[])?)
         };
         if self.authenticator.is_used_up() {
-            return refuse(request, "the one initiator of this session has connected already");
+            return refuse(request, "session_used", "the one initiator of this session has connected already");
         }
         if is_full && !self.drop_oldest_unauthenticated() {
-            return refuse(request, "as many are open as --max-connections allows");
+            return refuse(request, "too_many", "as many are open as --max-connections allows");
         }
         let Some(account) = self.memory.open(reserve_bytes(peer.transport())) else {
-            return refuse(request, "the memory of --memory-budget is in use");
+            return refuse(request, "memory_budget", "the memory of --memory-budget is in use");
         };
         request.count_against(account);
         let has_time = |worker: &Worker| worker.queue.is_flushing_for().is_none_or(|time| time < STUCK_AFTER);
         let least = counts.iter().zip(&self.workers).min_by_key(|(count, worker)| (!has_time(worker), **count));
         let Some((_, worker)) = least else { return Ok(()) };
         let options = AcceptOptions::default().loss_timeout(self.options.loss_timeout);
+        request.count_operations(Arc::clone(&worker.operations));
         let mut sessions = worker.sessions();
         let connection = request.accept(&worker.queue, &options)?;
         let id = connection.id();
         // The session is known before its first receive can complete.
         sessions.insert(id, Arc::new(Mailbox::new(Session::start(peer, connection, self.authenticator.begin())?)));
+        self.counters.accepted(peer.transport().map_or("other", Transport::scheme));
         Ok(())
     }
 
@@ -606,6 +657,7 @@ impl Shared {
             }
             if session.has_open() {
                 self.was_left_open.store(true, Ordering::Release);
+                self.counters.left_open();
             }
             drop(session);
             // Closing its pool takes a while, which is not for the lock.

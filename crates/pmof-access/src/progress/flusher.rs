@@ -11,13 +11,17 @@ use std::{
         Arc, Weak,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Instant,
 };
 
 use pmof_mem::{Medium, MemError};
 use pmof_proto::{DeferredFlush, FlushTicket};
 
 use super::{Background, shared_fences::SharedFences};
-use crate::link::{FlushService, Link, LinkCore};
+use crate::{
+    durations::{DurationCounters, DurationCounts},
+    link::{FlushService, Link, LinkCore},
+};
 
 /// The driver of connections whose flushes are carried out here.
 pub(crate) trait FlushOwner: fmt::Debug + Send + Sync {
@@ -45,6 +49,7 @@ pub(crate) struct Flusher {
     fences: Arc<SharedFences<usize, Waiter>>,
     /// How many more threads may carry out flushes inline.
     inline_permits: Arc<AtomicUsize>,
+    waits: Arc<DurationCounters>,
 }
 
 /// Who is answered.
@@ -81,7 +86,9 @@ impl FlushService for FlushRoute {
         let (Some(driver), Some(permit)) = (single, permit) else {
             return self.flusher.flush(memory, device, waiter);
         };
-        if let Err(flush) = driver.flush_inline(InlineFlush { memory, waiter, _permit: permit }) {
+        if let Err(flush) =
+            driver.flush_inline(InlineFlush { memory, waiter, waits: Arc::clone(&self.flusher.waits), _permit: permit })
+        {
             self.flusher.flush(flush.memory, device, flush.waiter);
         }
     }
@@ -92,13 +99,14 @@ impl FlushService for FlushRoute {
 pub(crate) struct InlineFlush {
     memory: Arc<dyn Medium>,
     waiter: Waiter,
+    waits: Arc<DurationCounters>,
     _permit: InlinePermit,
 }
 
 impl InlineFlush {
     /// Waits for the device, and answers.
     pub(crate) fn carry_out(self) {
-        let outcome = self.memory.fence();
+        let outcome = fence(&*self.memory, &self.waits);
         self.waiter.answer(outcome.as_ref().copied());
     }
 }
@@ -116,7 +124,13 @@ impl Drop for InlinePermit {
 impl Flusher {
     /// `inline_max`: how many threads may carry out flushes inline at once.
     pub(crate) fn new(background: Background, inline_max: usize) -> Self {
-        Self { background, fences: Arc::default(), inline_permits: Arc::new(AtomicUsize::new(inline_max)) }
+        let inline_permits = Arc::new(AtomicUsize::new(inline_max));
+        Self { background, fences: Arc::default(), inline_permits, waits: Arc::default() }
+    }
+
+    /// How long fences took.
+    pub(crate) fn waits(&self) -> DurationCounts {
+        self.waits.counts()
     }
 
     fn inline_permit(&self) -> Option<InlinePermit> {
@@ -134,7 +148,7 @@ impl Flusher {
     /// One fence, for all who have come until now.
     fn fence(self, memory: Arc<dyn Medium>, device: u64) {
         let waiters = self.fences.begin(address(&memory));
-        let outcome = memory.fence();
+        let outcome = fence(&*memory, &self.waits);
         for waiter in waiters {
             waiter.answer(outcome.as_ref().copied());
         }
@@ -155,6 +169,14 @@ impl Waiter {
         drop(answering);
         driver.inspect(|driver| driver.flush_ends(&self.link, is_done));
     }
+}
+
+/// Waits for a medium, and counts how long that took.
+fn fence(memory: &dyn Medium, waits: &DurationCounters) -> Result<(), MemError> {
+    let start = Instant::now();
+    let outcome = memory.fence();
+    waits.add(start.elapsed(), outcome.is_ok());
+    outcome
 }
 
 /// Names a medium while somebody holds it.

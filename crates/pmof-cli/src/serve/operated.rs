@@ -8,7 +8,7 @@ use std::{
 use pmof::Service;
 use signal_hook::{consts::SIGHUP, iterator::Signals};
 
-use super::{config::Configuration, logger::Logger};
+use super::{config::Configuration, logger::Logger, manager};
 
 /// How often a target that drains looks whether its pools are closed.
 const LOOK: Duration = Duration::from_millis(10);
@@ -37,9 +37,12 @@ impl Operated {
             if signal != SIGHUP {
                 break;
             }
+            manager::reloading();
             self.reopen_log();
             self.reload();
+            manager::ready();
         }
+        manager::stopping();
         self.service.drain();
         let start = Instant::now();
         let is_told_again = |signals: &mut Signals| signals.pending().any(|signal| signal != SIGHUP);

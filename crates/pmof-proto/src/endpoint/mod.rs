@@ -8,7 +8,8 @@ use std::{
 };
 
 use crate::{
-    Capabilities, ConnectionError, MemoryAccount, OutputView, Refusal, RegionTable, RegisteredRegion, Settings,
+    Capabilities, ConnectionError, MemoryAccount, OperationCounters, OutputView, Refusal, RegionTable,
+    RegisteredRegion, Settings,
     frame::{Frame, Opcode},
     handshake::{decode_offer, encode_hello, encode_welcome},
     limits,
@@ -77,6 +78,8 @@ pub struct Endpoint<D = Infallible> {
     /// Sequence of the last request taken in.
     served: u64,
     deferred: Deferred,
+    /// Where what the other side asks for is counted.
+    counters: Option<Arc<OperationCounters>>,
     completions: VecDeque<Completion>,
     /// Those among them that are no receives'.
     untaken: usize,
@@ -126,6 +129,7 @@ impl<D> Endpoint<D> {
             messages: Messages::default(),
             served: 0,
             deferred: Deferred::default(),
+            counters: None,
             completions: VecDeque::new(),
             untaken: 0,
             events: VecDeque::new(),
@@ -145,6 +149,18 @@ impl<D> Endpoint<D> {
     /// taken in until its answers have gone.
     pub fn count_against(&mut self, account: MemoryAccount) {
         self.output.count_against(account);
+    }
+
+    /// Has the operations of the other side counted there from now on.
+    pub fn count_operations(&mut self, counters: Arc<OperationCounters>) {
+        self.counters = Some(counters);
+    }
+
+    #[inline]
+    fn count(&self, add: impl FnOnce(&OperationCounters)) {
+        if let Some(counters) = &self.counters {
+            add(counters);
+        }
     }
 
     /// True while operations may be posted.

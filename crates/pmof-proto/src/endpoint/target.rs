@@ -10,7 +10,7 @@ use super::{
     local::tell_failed,
 };
 use crate::{
-    Access, ConnectionError, Flushed, LocalSlice, Method, Refusal, RegionKey, RegisteredRegion,
+    Access, ConnectionError, Flushed, LocalSlice, Method, OperationCounters, Refusal, RegionKey, RegisteredRegion,
     frame::{FLAG_PAYLOAD_CRC, FLAG_REPLY, Frame, Opcode},
     limits::{ATOMIC_BYTES, HEADER_BYTES, REPLY_COPY_MAX_BYTES},
 };
@@ -60,6 +60,7 @@ impl<D> Endpoint<D> {
         if frame.immediate_data().is_some() && !self.notice_written(frame) {
             return self.refuse(frame, Refusal::ReceiverNotReady, u64::from(self.own.inbox_messages));
         }
+        self.count(|counters| counters.add_write(frame.length));
         self.reply_done(frame);
     }
 
@@ -76,6 +77,7 @@ impl<D> Endpoint<D> {
         reply.operand = limit;
         self.tell_all_credit();
         self.output.push_bytes(&reply.encode());
+        self.count(|counters| counters.add_refusal(refusal));
         self.end(ConnectionError::RefusedHere(refusal));
     }
 
@@ -132,6 +134,7 @@ impl<D> Endpoint<D> {
             self.output.push_reply_slice(LocalSlice { memory: Arc::clone(memory), offset: at, len_bytes });
         }
         self.output.end_reply();
+        self.count(|counters| counters.add_read(len_bytes));
         Ok(())
     }
 
@@ -201,6 +204,7 @@ impl<D> Endpoint<D> {
         let (region, at) = self.checked_range(frame, Access::WRITE, ATOMIC_BYTES)?;
         region.memory().atomic_store(at, frame.operand).map_err(|error| atomic_failed(&error))?;
         region.memory().write_back(at, ATOMIC_BYTES).map_err(medium_failed)?;
+        self.count(OperationCounters::add_atomic);
         self.reply_done(frame);
         Ok(())
     }
@@ -214,6 +218,7 @@ impl<D> Endpoint<D> {
         }
         .map_err(|error| atomic_failed(&error))?;
         memory.write_back(at, ATOMIC_BYTES).map_err(medium_failed)?;
+        self.count(OperationCounters::add_atomic);
         let mut reply = Frame::new(Opcode::Reply, frame.sequence);
         reply.operand = previous;
         self.reply(&reply);

@@ -41,14 +41,15 @@ use crate::{
 };
 
 mod copy;
+mod copy_flush;
 mod places;
 mod spares;
 #[cfg(test)]
 mod tests;
 mod verify;
 
-use copy::CopyFlush;
 pub(super) use copy::differing_pages;
+use copy_flush::CopyFlush;
 use spares::Spares;
 
 /// How often it is looked for losses of which no persist told, and for writes that all replicas have.

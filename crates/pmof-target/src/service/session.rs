@@ -112,6 +112,9 @@ pub(super) trait Host {
     fn is_draining(&self) -> bool;
 
     fn status(&self) -> Result<TargetStatus, Refused>;
+
+    /// A request was answered; `refused` is the code of one that was refused.
+    fn count(&self, request: &'static str, took: Duration, refused: Option<u16>);
 }
 
 impl Session {
@@ -222,12 +225,13 @@ impl Session {
     }
 
     fn answer(&mut self, host: &impl Host, request: Request) -> Reply {
-        let act = Act::of(&request, self.open.as_ref().map(Open::name));
+        let (act, start) = (Act::of(&request, self.open.as_ref().map(Open::name)), Instant::now());
         let answered = match self.identity() {
             Some(_) if host.is_draining() && opens(&request) => Err(stopping()),
             Some(_) => self.carry_out(host, request),
             None => host.authenticator().answer(&mut self.authentication, &request),
         };
+        host.count(act.request(), start.elapsed(), answered.as_ref().err().map(|refused| refused.code));
         act.tell(&self.client(), answered.as_ref().map(drop));
         answered.unwrap_or_else(|refusal| Reply::Refused { code: refusal.code, text: refusal.text })
     }

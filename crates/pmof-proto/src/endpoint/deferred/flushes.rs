@@ -68,6 +68,7 @@ impl<D> Endpoint<D> {
     }
 
     pub(in crate::endpoint) fn reply_flushed(&mut self, frame: &Frame, flushed: Flushed) {
+        self.count(|counters| counters.add_flush(flushed.durability));
         if frame.has(FLAG_REPLY) {
             let mut reply = Frame::new(Opcode::Reply, frame.sequence);
             reply.immediate = flushed.to_wire();
