@@ -92,7 +92,7 @@ pub enum ReplicaError {
     },
     /// The replica belongs to another pool, or has another size.
     #[error(
-        "it is of pool {found_uuid} with {found_bytes} bytes, the first replica of pool {uuid} with {size_bytes} bytes"
+        "it is of pool {found_uuid} with {found_bytes} bytes, the first replica of pool {uuid} with {size_bytes} bytes: name replicas of one pool"
     )]
     Mismatch {
         /// The first replica's pool.
@@ -265,8 +265,25 @@ pub enum ReplicaError {
 }
 
 impl ReplicaError {
-    /// Whether the replica is out of reach: its target is dead, was never there, or fell silent. What it holds is unknown.
+    /// Whether the replica is out of reach, and may be back without anybody's mending an address: its target is dead, was never there, or fell silent. What it holds is
+    /// unknown. A name that does not resolve and something there that is no target are [out of reach](Self::is_out_of_reach), and not lost.
     pub fn is_lost(&self) -> bool {
+        self.is_out_of_reach() && !self.is_wrong_address()
+    }
+
+    /// Whether the address is wrong, as far as can be told: its host name has no address, or what answers there does not speak pmof's protocol.
+    fn is_wrong_address(&self) -> bool {
+        matches!(
+            self,
+            Self::Connect(
+                ConnectError::Resolve { .. } | ConnectError::Ended { why: ConnectionError::Malformed { .. }, .. }
+            )
+        )
+    }
+
+    /// Whether there is no way to the replica now: it is [lost](Self::is_lost), or its address is wrong. A pool goes on without it either way, and tries again: the resolver may be
+    /// down for a moment, or another program has the port for a while.
+    pub fn is_out_of_reach(&self) -> bool {
         matches!(
             self,
             Self::Connect(_)
@@ -342,7 +359,7 @@ pub enum PoolError {
         replica_count: usize,
     },
     /// One replica is named twice.
-    #[error("replica {replica} is named twice")]
+    #[error("replica {replica} is named twice: name each replica once")]
     Twice {
         /// The replica.
         replica: Arc<PoolUrl>,
@@ -416,6 +433,22 @@ pub enum PoolError {
         /// The replicas that are open, and the names of their failure domains; `None` where a target does not say it.
         replicas: Vec<(Arc<ReplicaPlace>, Option<String>)>,
     },
+    /// So many replicas as none are asked for.
+    #[error("{option} is 0: say how many replicas are needed, 1 at least, or leave it out")]
+    Zero {
+        /// Where it was said.
+        option: &'static str,
+    },
+    /// The pool that is there has another size than was asked for.
+    #[error(
+        "the pool is there and has {size_bytes} bytes, not {wanted_bytes}: ask for its own size, or open it without asking for one (open)"
+    )]
+    OtherSize {
+        /// Its size.
+        size_bytes: u64,
+        /// The size asked for.
+        wanted_bytes: u64,
+    },
     /// Nobody said which failure the data must survive.
     #[error("say which durability the pool needs (Visible, ProcessCrash or PowerFailure): there is no default")]
     NoDurability,
@@ -439,7 +472,9 @@ pub enum PoolError {
         source: Arc<ReplicaError>,
     },
     /// The range does not lie inside the pool.
-    #[error("range of {len_bytes} bytes at offset {offset} lies outside the pool of {size_bytes} bytes")]
+    #[error(
+        "range of {len_bytes} bytes at offset {offset} lies outside the pool of {size_bytes} bytes: end at its last byte, or make a larger pool and copy this one into it (a pool keeps its size)"
+    )]
     OutOfBounds {
         /// First byte.
         offset: u64,
@@ -567,7 +602,7 @@ pub enum PoolError {
     #[error("the pool's mirror failed")]
     Mirror(#[source] MemError),
     /// The pool was closed, by this handle or another.
-    #[error("the pool is closed")]
+    #[error("the pool is closed: open it again, and use what that returns")]
     Closed,
     /// No replica is left to read from.
     #[error("no replica is left; the last to fail was {replica}")]
@@ -593,7 +628,8 @@ impl PoolError {
     }
 
     /// Whether too few replicas are left because some are lost. Of an open pool: the same call succeeds when enough are back, unless the pool
-    /// [must be opened again](Self::must_reopen). Of an opening: replicas are out of reach, and the others are too few without them.
+    /// [must be opened again](Self::must_reopen). Of an opening: replicas are out of reach, and the others are too few without them. A wrong address is no lost replica: a host name
+    /// that does not resolve, also where the resolver is down for a moment, or something there that is no target.
     pub fn is_replica_lost(&self) -> bool {
         match self {
             Self::Persist(failure) => !failure.is_fenced(),

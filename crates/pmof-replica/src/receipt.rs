@@ -163,9 +163,11 @@ impl fmt::Display for PersistFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut left = self.failed.iter().peekable();
         while let Some((replica, why)) = left.next() {
-            let why = causes(why).to_string();
+            let (is_fenced, why) = (why.is_fenced(), causes(why).to_string());
             write!(f, "replica {replica}")?;
-            while let Some((other, _)) = left.next_if(|(_, next)| causes(next).to_string() == why) {
+            // Each target names the successor by a connection of its own.
+            let is_same = |next: &ReplicaError| (is_fenced && next.is_fenced()) || causes(next).to_string() == why;
+            while let Some((other, _)) = left.next_if(|(_, next)| is_same(next)) {
                 write!(f, ", {other}")?;
             }
             write!(f, " failed: {why}; ")?;

@@ -180,7 +180,11 @@ impl FromStr for PoolUrl {
                 let wrong = || PoolUrlError::Parameter { text: text.to_owned(), parameter: parameter.to_owned(), form };
                 (name, Some(source.ok_or_else(wrong)?))
             }
-            Some((_, parameter)) if rest.contains(SOURCE_PARAMETER) => {
+            // A name may hold a `?`, and none looks like what another transport's address has there.
+            Some((_, parameter))
+                if rest.contains(SOURCE_PARAMETER)
+                    || (transport != Transport::Shm && rest.contains(POOL_PARAMETER)) =>
+            {
                 let (text, parameter) = (text.to_owned(), parameter.to_owned());
                 return Err(PoolUrlError::Parameter { text, parameter, form });
             }
@@ -296,6 +300,11 @@ mod tests {
         }
         for text in ["verbs://a:1/x?source=", "verbs://a:1/x?source=host", "verbs://a:1/x?port=1", "verbs://a:1/x?"] {
             assert!(matches!(parse(text), PoolUrlError::Parameter { .. }), "{text}");
+        }
+        for text in ["tcp://a:1/x?pool=y", "tcp://a:1/x?source=1.2.3.4", "fabric+tcp://a:1/x?pool=y"] {
+            let error = parse(text);
+            assert!(matches!(error, PoolUrlError::Parameter { .. }), "{text}");
+            assert!(error.to_string().contains("://HOST:PORT/POOL"), "{error}");
         }
         for text in ["ssh:///x", "ssh://-oProxyCommand=x/x"] {
             assert!(matches!(parse(text), PoolUrlError::Ssh(_)), "{text}");

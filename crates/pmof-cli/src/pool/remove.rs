@@ -155,7 +155,7 @@ fn check_there(places: &[PoolPlace], connect: ConnectArgs) -> anyhow::Result<()>
         let is_absent =
             |why: &ReplicaError| matches!(why, ReplicaError::Refused { refusal: PoolRefusal::NotFound, .. });
         // What is damaged is for its target to judge.
-        if error.replica_error().is_some_and(|why| why.is_lost() || is_absent(why)) {
+        if error.replica_error().is_some_and(|why| why.is_out_of_reach() || is_absent(why)) {
             return Err(with_mend(error).context(format!("cannot remove {url}; nothing was removed")));
         }
     }

@@ -12,7 +12,7 @@ pub enum Acknowledge {
     #[default]
     InSync,
     /// The same, and at least so many replicas have them; else the persist fails. With [`slow_after`](crate::PoolOptions::slow_after) it does not
-    /// wait for more than these where the others are too slow: a quorum of so many. A pool that
+    /// wait for more than these (1 at least) where the others are too slow: a quorum of so many. A pool that
     /// has fewer does not open for writing ([`PoolError::NeverAcknowledged`](crate::PoolError::NeverAcknowledged)).
     AtLeast(usize),
     /// The same, and the bytes are in so many failure domains and one more: they survive the loss of any so many, with all that is in them. A

@@ -777,7 +777,7 @@ fn may_be_lost(error: &ReplicaError) -> bool {
     use PoolRefusal::{Failed, HeadersDamaged, NotAUsablePool, NotFound};
     match error {
         ReplicaError::Refused { refusal, .. } => matches!(refusal, NotFound | NotAUsablePool | HeadersDamaged | Failed),
-        error => error.is_lost(),
+        error => error.is_out_of_reach(),
     }
 }
 

@@ -186,7 +186,7 @@ impl PoolOptions {
     /// two, the one that the last writer left in sync; where too few can be reached, it fails by the error of one that cannot ([`PoolError::Replica`]), or by
     /// [`PoolError::Degraded`]. [`Pool::left_out`] says which of those named are missing.
     ///
-    /// Asking for more is always safe. **Fewer than a majority are not**: the ones that are not there may be opened by somebody else, and
+    /// It is 1 at least. Asking for more is always safe. **Fewer than a majority are not**: the ones that are not there may be opened by somebody else, and
     /// each side then acknowledges what the other lacks. Such replicas do not open together any more, and a minority's are the ones to give
     /// up.
     #[must_use]
@@ -392,12 +392,11 @@ impl PoolOptions {
         Ok(holders)
     }
 
-    /// Opens the pool for writing, or makes it of `size_bytes` zeros where no replica has it. A pool that is there keeps its own
-    /// [size](Pool::len_bytes). Where some replicas have it and others do not, this is an opening: those that have it are opened if they are enough, and the
+    /// Opens the pool for writing, or makes it of `size_bytes` zeros where no replica has it. A pool that is there must have that size. Where some replicas have it and others do not, this is an opening: those that have it are opened if they are enough, and the
     /// others are [left out](Pool::left_out).
     ///
     /// # Errors
-    /// Those of [`open`](Self::open) and [`create`](Self::create). Where too few have it, that of the opening: nothing is made then. Of several programs that call this at once one makes the pool; the error of the others
+    /// Those of [`open`](Self::open) and [`create`](Self::create); [`PoolError::OtherSize`] of a pool that is there and has another size, and is closed again. Where too few have it, that of the opening: nothing is made then. Of several programs that call this at once one makes the pool; the error of the others
     /// [is busy](PoolError::is_busy).
     pub fn open_or_create(&self, size_bytes: u64) -> Result<Pool, PoolError> {
         let is = |error: &PoolError, wanted| matches!(error.replica_error(), Some(ReplicaError::Refused { refusal, .. }) if *refusal == wanted);
@@ -409,6 +408,12 @@ impl PoolOptions {
                     Err(error) if is(&error, PoolRefusal::AlreadyExists) => absent,
                     outcome => return outcome,
                 },
+                Ok(pool) if pool.len_bytes() != size_bytes => {
+                    let other = PoolError::OtherSize { size_bytes: pool.len_bytes(), wanted_bytes: size_bytes };
+                    // As it was found, or the failure that closes it is the lesser one.
+                    let _ = pool.close();
+                    return Err(other);
+                }
                 // Two programs make it just now, each on some of the replicas.
                 Err(error) if matches!(error.replica_error(), Some(ReplicaError::Mismatch { .. })) => error,
                 outcome => return outcome,
@@ -501,7 +506,17 @@ impl PoolOptions {
         Ok(answers)
     }
 
+    fn check(&self) -> Result<(), PoolError> {
+        let zero = match (self.min_replicas, self.acknowledge) {
+            (Some(0), _) => Some("min_replicas"),
+            (_, Acknowledge::AtLeast(0)) => Some("acknowledge (AtLeast)"),
+            _ => None,
+        };
+        zero.map_or(Ok(()), |option| Err(PoolError::Zero { option }))
+    }
+
     fn connect(&self, purpose: Purpose) -> Result<Opening, PoolError> {
+        self.check()?;
         let is_new = purpose == Purpose::Create;
         let named = self.urls()?;
         let urls = if is_new { parsed(&self.replicas)? } else { named };

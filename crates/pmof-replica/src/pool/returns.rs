@@ -331,7 +331,7 @@ impl Returns {
                 if attended.back_since.is_none_or(|since| since.elapsed() > RECOVERED_AFTER) {
                     attended.pause = FIRST_PAUSE;
                 }
-                if standing.failure().is_some_and(|why| !why.is_lost()) {
+                if standing.failure().is_some_and(|why| !why.is_out_of_reach()) {
                     attended.pause = attended.pause.max(MISBEHAVED_PAUSE);
                 }
             }

@@ -3,17 +3,18 @@
 use std::{
     fs,
     io::{Read, Write},
-    net::TcpStream,
+    net::{TcpListener, TcpStream},
+    thread,
     time::{Duration, Instant},
 };
 
 use pmof_access::{Durability, OperationError, RemoteRegion};
 use pmof_control::{NewPool, OpenFor, PoolName, PoolRefusal, Reply, Request};
 use pmof_mem::causes;
-use pmof_replica::{PersistFailure, Pool, PoolError, ReplicaError};
+use pmof_replica::{Acknowledge, PersistFailure, Pool, PoolError, ReplicaError};
 use pmof_target::{Service, ServiceOptions};
 
-use crate::support::{LONG, RawInitiator, Target, assert_refused, of_replica, options, read};
+use crate::support::{LONG, RawInitiator, Target, assert_refused, of_replica, options, read, urls};
 
 fn persist_failure(error: PoolError) -> PersistFailure {
     match error {
@@ -202,7 +203,7 @@ fn a_closed_port_and_a_foreign_service_are_reported_in_time() {
     let mut target = Target::start();
     let gone = target.url("orders");
     target.stop();
-    let silent = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
     let mute = format!("tcp://{}/orders", silent.local_addr().expect("an address"));
     for (url, word) in [(&gone, "refused"), (&mute, "did not answer within")] {
         let start = Instant::now();
@@ -261,9 +262,9 @@ fn whoever_comes_waits_a_moment_for_a_writer_that_goes() {
     let pools = options([target.url("orders")]);
     let waits = |writer: Pool, ask: &dyn Fn()| {
         let start = Instant::now();
-        std::thread::scope(|scope| {
+        thread::scope(|scope| {
             scope.spawn(|| {
-                std::thread::sleep(PAUSE);
+                thread::sleep(PAUSE);
                 drop(writer);
             });
             ask();
@@ -341,7 +342,7 @@ fn connections_that_end_before_they_are_taken_do_not_count() {
             Ok(pool) => break pool.close().expect("closed"),
             Err(error) => assert!(Instant::now() < deadline, "the gone ones still count: {error}"),
         }
-        std::thread::sleep(Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(20));
     }
 }
 
@@ -356,7 +357,7 @@ fn a_file_that_lost_its_name_is_reported_within_a_mark_and_at_the_close() {
     // A file that is put back, say.
     fs::copy(&path, &aside).expect("a copy");
     fs::rename(&aside, &path).expect("a rename");
-    std::thread::sleep(Duration::from_millis(1100));
+    thread::sleep(Duration::from_millis(1100));
     match pool.persist(0, b"lost!") {
         Err(PoolError::Persist(failure)) => {
             assert!(failure.to_string().contains("was replaced or removed by another process"), "{failure}");
@@ -370,4 +371,79 @@ fn a_file_that_lost_its_name_is_reported_within_a_mark_and_at_the_close() {
     fs::remove_file(&path).expect("removed");
     let error = pool.close().expect_err("closed without a name");
     assert!(causes(&error).to_string().contains("was replaced or removed by another process"), "{error}");
+}
+
+#[test]
+fn what_asks_for_no_replicas_is_refused() {
+    let target = Target::start();
+    let all = options([target.url("orders")]);
+    all.create(4096).unwrap().close().unwrap();
+    for (asked, option) in [
+        (all.clone().min_replicas(0), "min_replicas"),
+        (all.clone().acknowledge(Acknowledge::AtLeast(0)), "acknowledge (AtLeast)"),
+    ] {
+        for error in [asked.open(), asked.open_read_only(), asked.create(4096), asked.open_or_create(4096)]
+            .map(Result::unwrap_err)
+        {
+            assert!(matches!(error, PoolError::Zero { option: said } if said == option), "{error}");
+        }
+    }
+    all.min_replicas(1).open().unwrap().close().unwrap();
+}
+
+/// Answers everybody as a web server does.
+fn web_server() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("tcp://{}/orders", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let _ = stream.write_all(&b"HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n".repeat(4));
+            thread::spawn(move || stream.read_to_end(&mut Vec::new()));
+        }
+    });
+    url
+}
+
+#[test]
+fn a_wrong_address_is_no_lost_replica_and_the_others_go_on_without_it() {
+    let three: [Target; 3] = std::array::from_fn(|_| Target::start_fixed());
+    options(urls(&three)).create(4096).unwrap().close().unwrap();
+    for wrong in ["tcp://no-such-host.invalid:7204/orders".to_owned(), web_server()] {
+        let error = options([&wrong]).open().unwrap_err();
+        let why = error.replica_error().unwrap();
+        assert!(!error.is_replica_lost() && !why.is_lost() && why.is_out_of_reach(), "{error:?}");
+        let pool = options([wrong, three[0].url("orders"), three[1].url("orders")]).open().unwrap();
+        assert!(!pool.left_out()[0].1.is_lost(), "{:?}", pool.left_out());
+        pool.persist(0, b"here").unwrap();
+        pool.close().unwrap();
+    }
+    let unreachable = options(["tcp://127.0.0.1:1/orders"]).open().unwrap_err();
+    assert!(unreachable.is_replica_lost(), "nobody listens there now: {unreachable:?}");
+}
+
+#[test]
+fn a_persist_of_a_writer_that_was_fenced_says_so_once() {
+    let three: [Target; 3] = std::array::from_fn(|_| Target::start_fixed());
+    let pool = options(urls(&three)).create(4096).unwrap();
+    let successor = options(urls(&three)).take_over(Duration::ZERO).open().unwrap();
+    let error = pool.persist(0, b"late").unwrap_err();
+    let said = error.to_string();
+    assert!(error.is_fenced() && said.matches("was taken over by").count() == 1, "{said}");
+    assert!(urls(&three).iter().all(|url| said.contains(url)), "{said}");
+    successor.close().unwrap();
+}
+
+#[test]
+fn errors_say_what_to_do() {
+    let two: [Target; 2] = std::array::from_fn(|_| Target::start_fixed());
+    let url = two[0].url("orders");
+    let said = |error: PoolError| format!("{error:?}");
+    assert!(said(options([&url, &url]).open().unwrap_err()).contains("name each replica once"));
+    let pool = options([&url]).create(4096).unwrap();
+    assert!(said(pool.persist(4000, &[0; 100]).unwrap_err()).contains("end at its last byte"));
+    options([two[1].url("orders")]).create(4096).unwrap().close().unwrap();
+    pool.close().unwrap();
+    assert!(said(pool.persist(0, b"late").unwrap_err()).contains("open it again"));
+    assert!(said(options(urls(&two)).open().unwrap_err()).contains("name replicas of one pool"));
 }

@@ -221,7 +221,10 @@ fn a_pool_is_opened_or_made_and_never_made_over_another() {
     let made = pools.open_or_create(POOL_BYTES).expect("made");
     made.persist(0, b"first").expect("a receipt");
     made.close().expect("closed");
-    let opened = pools.open_or_create(2 * POOL_BYTES).expect("opened");
+    let error = pools.open_or_create(2 * POOL_BYTES).expect_err("it has another size");
+    assert!(matches!(error, PoolError::OtherSize { size_bytes: POOL_BYTES, .. }), "{error}");
+    let opened = pools.open_or_create(POOL_BYTES).expect("opened");
+    assert!(opened.was_closed(), "as it was found");
     assert_eq!((opened.len_bytes(), read(&opened, 0, 5)), (POOL_BYTES, b"first".to_vec()));
     opened.close().expect("closed");
     // One replica has it, the other has not: whichever is asked first.
