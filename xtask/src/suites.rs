@@ -307,6 +307,45 @@ const SOAKS: &[Suite] = &[
         ..PLAIN
     },
     Suite {
+        name: "asynchronous members: a stream of 1 MiB cut behind every byte",
+        command: &[
+            "env",
+            "PMOF_STREAM_BYTES=1048576",
+            "cargo",
+            "nextest",
+            "run",
+            "-p",
+            "pmof-replica",
+            "--lib",
+            "-E",
+            "test(follower::tests)",
+        ],
+        needs: Need::CargoCommand("nextest", "cargo install cargo-nextest --locked"),
+        ..PLAIN
+    },
+    Suite {
+        name: "asynchronous members: 10 minutes of load, slowed at random",
+        command: &[
+            "env",
+            "PMOF_LAG_SECONDS=600",
+            "cargo",
+            "nextest",
+            "run",
+            "--profile",
+            "soak",
+            "-p",
+            "pmof-replica",
+            "--test",
+            "pool",
+            "--success-output",
+            "final",
+            "-E",
+            "test(lag_stays)",
+        ],
+        needs: Need::CargoCommand("nextest", "cargo install cargo-nextest --locked"),
+        ..PLAIN
+    },
+    Suite {
         name: "mutants: the short list",
         command: &["cargo", "xtask", "mutants", "--short"],
         counting: Counting::ByTest(Runner::Closing),

@@ -312,8 +312,8 @@ impl<M: FollowerMemory> Follower<M> {
     /// Has the member be at the point that a change set leads to: stages it durably, and applies it. The number of `point` is that of the change set, whatever
     /// it was.
     pub(crate) fn commit(&mut self, mut set: ChangeSet, point: &ConsistencyPoint) -> Result<(), M::Error> {
-        let number = self.next;
-        let point = ConsistencyPoint { number, ..point.clone() };
+        let point = self.numbered(point);
+        let number = point.number;
         self.write_out(&mut set)?;
         let header = ChangeSetHeader { number, body_bytes: set.body_bytes, body_crc: set.crc };
         self.memory.write_staging(FRAME, &header.to_bytes())?;
@@ -325,6 +325,11 @@ impl<M: FollowerMemory> Follower<M> {
         self.keep_point(&point)?;
         (self.applied, self.next, self.point) = (Some(number), number + 1, Some(point));
         Ok(())
+    }
+
+    /// A point with the number of the next change set.
+    pub(crate) fn numbered(&self, point: &ConsistencyPoint) -> ConsistencyPoint {
+        ConsistencyPoint { number: self.next, ..point.clone() }
     }
 
     /// Saves what a change set that is staged will overwrite, as far as the points that are kept need it.

@@ -75,6 +75,8 @@ enum Mode {
     Kept,
     /// The member has fallen behind: pages are remembered.
     Dropped,
+    /// The member is not connected, and was at a point that is known: pages are remembered.
+    Away,
 }
 
 /// What there is to do for a member.
@@ -99,6 +101,8 @@ pub(crate) struct Lag {
     pub(crate) bytes: u64,
     /// How long ago the oldest of them was written.
     pub(crate) age: Duration,
+    /// It fell behind: it has yet to be sent pages.
+    pub(crate) is_behind: bool,
 }
 
 #[derive(Debug)]
@@ -192,7 +196,8 @@ impl Kept {
             self.missing.mark(entry.range());
         }
         self.points.clear();
-        (self.mode, self.bytes, self.unsettled) = (Mode::Dropped, 0, Written::default());
+        let mode = if self.mode == Mode::Away { Mode::Away } else { Mode::Dropped };
+        (self.mode, self.bytes, self.unsettled) = (mode, 0, Written::default());
     }
 }
 
@@ -253,7 +258,7 @@ impl Outbox {
         let range = offset..offset + len_bytes;
         match kept.mode {
             Mode::Off => {}
-            Mode::Dropped => kept.missing.mark(range),
+            Mode::Dropped | Mode::Away => kept.missing.mark(range),
             Mode::Kept if kept.lag_bytes() + len_bytes > self.bound.bytes => {
                 kept.drop_all();
                 kept.missing.mark(range);
@@ -285,8 +290,14 @@ impl Outbox {
         }
     }
 
+    /// Whether nothing of a write is kept.
     pub(crate) fn is_off(&self) -> bool {
         self.kept.lock().mode == Mode::Off
+    }
+
+    /// Whether the member is connected.
+    pub(crate) fn is_on(&self) -> bool {
+        !matches!(self.kept.lock().mode, Mode::Off | Mode::Away)
     }
 
     /// Keeps what is written from now on, for a member that is sent pages besides: those that were written since it fell behind, which this returns.
@@ -304,12 +315,16 @@ impl Outbox {
         self.kept.lock().copied_bytes = bytes;
     }
 
-    /// The member is not connected any more.
-    pub(crate) fn switch_off(&self) {
+    /// The member is not connected any more. `lacks`: pages that it lacks besides what is kept, where it is at a point that is known; then pages are remembered from now on, too.
+    pub(crate) fn switch_off(&self, lacks: Option<&PageMap>) {
         let mut kept = self.kept.lock();
         kept.drop_all();
-        kept.missing.clear();
-        (kept.mode, kept.needs_everything, kept.copied_bytes) = (Mode::Off, false, 0);
+        match lacks {
+            Some(pages) => kept.missing.add(pages),
+            None => kept.missing.clear(),
+        }
+        let mode = if lacks.is_some() { Mode::Away } else { Mode::Off };
+        (kept.mode, kept.needs_everything, kept.copied_bytes) = (mode, false, 0);
         (kept.oldest, kept.oldest_taken, kept.taken_bytes) = (None, None, 0);
         drop(kept);
         self.room.notify_all();
@@ -414,17 +429,19 @@ impl Outbox {
     /// Whether the member has been sent and has applied all that was written.
     pub(crate) fn is_sent(&self) -> bool {
         let kept = self.kept.lock();
-        kept.mode == Mode::Off || (kept.mode == Mode::Kept && kept.lag_bytes() == 0 && kept.points.is_empty())
+        matches!(kept.mode, Mode::Off | Mode::Away)
+            || (kept.mode == Mode::Kept && kept.lag_bytes() == 0 && kept.points.is_empty())
     }
 
     /// How far the member lags, as long as it is connected.
     pub(crate) fn lag(&self) -> Option<Lag> {
         let kept = self.kept.lock();
         let bytes = match kept.mode {
-            Mode::Off => return None,
+            Mode::Off | Mode::Away => return None,
             Mode::Kept => kept.lag_bytes() + kept.copied_bytes,
             Mode::Dropped => kept.missing.count_bytes() + kept.taken_bytes,
         };
-        Some(Lag { bytes, age: kept.oldest().map_or(Duration::ZERO, |oldest| oldest.elapsed()) })
+        let age = kept.oldest().map_or(Duration::ZERO, |oldest| oldest.elapsed());
+        Some(Lag { bytes, age, is_behind: kept.mode == Mode::Dropped })
     }
 }

@@ -220,13 +220,16 @@ fn cut_everywhere(sets: &Sets, sent: &[Sent], len_bytes: u64) -> Result<u64, u64
 
 const SMALL_BYTES: u64 = DATA.end + BODY + 400;
 
-/// The writer dies behind each byte that it sends: the member opens at a prefix, which it names, and never at an older one than before.
+/// The writer dies behind each byte that it sends: the member opens at a prefix, which it names, and never at an older one than before. `PMOF_STREAM_BYTES` makes it a longer stream.
 #[test]
 fn a_writer_that_dies_behind_any_byte_leaves_a_prefix() {
-    let sets = Sets::new(30, 3, 64);
+    let wanted = std::env::var("PMOF_STREAM_BYTES").map_or(40_000, |bytes| bytes.parse().expect("a number of bytes"));
+    // Of each change set more than so many bytes are sent.
+    let sets = Sets::new(wanted / 1300, 3, 64);
     let sent = sent_of(&sets, SMALL_BYTES);
     let cuts = cut_everywhere(&sets, &sent, SMALL_BYTES).expect("a prefix behind each byte");
-    assert!(cuts > 40_000, "{cuts} cuts");
+    assert!(cuts > wanted, "{cuts} cuts");
+    println!("{cuts} cuts");
 }
 
 /// The control: a writer that applies a change set before all of it is staged leaves no prefix.

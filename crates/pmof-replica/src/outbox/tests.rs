@@ -96,7 +96,7 @@ impl Model {
             Step::Member if self.copying.is_some() => self.copy(),
             Step::Member => self.send(),
             Step::Cut => {
-                self.outbox.switch_off();
+                self.outbox.switch_off(None);
                 self.begin(PageMap::full(SIZE_BYTES));
             }
         }
@@ -217,7 +217,7 @@ fn room_is_waited_for_until_the_member_has_applied() {
     });
     // Nobody waits for more than there may be, nor for a member that is not connected.
     assert!(outbox.wait_for_room(101).is_none());
-    outbox.switch_off();
+    outbox.switch_off(None);
     assert!(outbox.wait_for_room(100).is_none());
 }
 
@@ -280,5 +280,25 @@ fn points_with_names_are_stopped_at_where_they_are_kept() {
             outbox.applied();
         }
         assert_eq!(points, expected);
+    }
+}
+
+/// What is written while a member is away is remembered, with what it was not sent and what it may not have applied; and it is not remembered of one that is nowhere known.
+#[test]
+fn what_a_member_lacks_is_remembered_while_it_is_away() {
+    for is_known in [true, false] {
+        let outbox = outbox(1 << 20, AtLagBound::FallBehind);
+        keep(&outbox, 0, 10);
+        let taken = PageMap::new(SIZE_BYTES);
+        taken.mark(PAGE_BYTES..PAGE_BYTES + 1);
+        outbox.switch_off(is_known.then_some(&taken));
+        assert!(!outbox.is_on() && outbox.is_off() != is_known && outbox.is_sent() && outbox.lag().is_none());
+        keep(&outbox, 3 * PAGE_BYTES, 10);
+        outbox.lose_track(&(5 * PAGE_BYTES..5 * PAGE_BYTES + 1));
+        keep(&outbox, 6 * PAGE_BYTES, 1);
+        let missing = outbox.begin();
+        let pages: Vec<_> = (0..8).filter(|page| missing.meets(&(page * PAGE_BYTES..page * PAGE_BYTES + 1))).collect();
+        assert_eq!(pages, if is_known { vec![0, 1, 3, 5, 6] } else { vec![] });
+        assert!(outbox.is_on());
     }
 }

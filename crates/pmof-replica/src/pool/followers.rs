@@ -30,6 +30,8 @@ use crate::{
 mod attach;
 mod running;
 mod send;
+#[cfg(test)]
+mod tests;
 
 pub(super) use attach::{
     Attached, check_staging_name, checked_area, fresh_area, is_absent, is_definite, of_staging, open_points,
@@ -81,6 +83,8 @@ pub(crate) struct KeepPoints {
 pub(super) struct Followers {
     bound: LagBound,
     keep: KeepPoints,
+    /// Bytes a second that are copied to a member, at most.
+    bytes_per_second: Option<u64>,
     reach: Reach,
     peers: Mutex<Peers>,
     identity: Identity,
@@ -106,6 +110,27 @@ struct Following {
     place: Arc<ReplicaPlace>,
     outbox: Arc<Outbox>,
     told: Mutex<Told>,
+    /// Where it was when it was lost, if what it lacks since is remembered.
+    left_at: Mutex<Option<LeftAt>>,
+}
+
+/// Where a member was when it was lost.
+#[derive(Clone, Debug)]
+struct LeftAt {
+    /// The change set that it had applied, and the point.
+    point: ConsistencyPoint,
+    /// The point of the next one, if that was being sent: it may have been staged, and is applied then.
+    next: Option<ConsistencyPoint>,
+    /// Its machine's boot: with another one it may have lost more than a writer knows.
+    boot: Option<Uuid>,
+}
+
+impl LeftAt {
+    /// Whether a member that is back, at this point, has what it had, and more only of what is remembered.
+    fn is_left_at(&self, point: Option<&ConsistencyPoint>, boot: Option<Uuid>) -> bool {
+        let is_there = |left: &ConsistencyPoint| point == Some(left);
+        boot.is_some() && boot == self.boot && (is_there(&self.point) || self.next.as_ref().is_some_and(is_there))
+    }
 }
 
 #[derive(Debug)]
@@ -141,7 +166,7 @@ impl From<Arc<ReplicaError>> for Stop {
 impl Followers {
     /// `opening`: that in which the pool is written here.
     pub(super) fn new(
-        (bound, keep): (LagBound, KeepPoints),
+        (bound, keep, bytes_per_second): (LagBound, KeepPoints, Option<u64>),
         reach: Reach,
         identity: Identity,
         require: Durability,
@@ -150,6 +175,7 @@ impl Followers {
         Self {
             bound,
             keep,
+            bytes_per_second,
             peers: Mutex::new(reach.peers()),
             reach,
             identity,
@@ -255,13 +281,15 @@ impl Followers {
                 let point = told.point.as_ref().filter(|point| point.opening == far.opening)?;
                 let bytes = far.written_bytes.saturating_sub(point.written_bytes);
                 let age = if bytes == 0 { 0 } else { far.unix_ms.saturating_sub(point.unix_ms) };
-                Some(Lag { bytes, age: Duration::from_millis(age) })
+                Some(Lag { bytes, age: Duration::from_millis(age), is_behind: false })
             };
             let lag = following.outbox.lag().or_else(beyond);
+            // Whoever sends to it may not have noticed yet.
+            let has_fallen = lag.is_some_and(|lag| lag.is_behind) && matches!(told.state, AsynchronousState::Following);
             AsynchronousStatus {
                 index: following.index,
                 replica: Arc::clone(&following.place),
-                state: told.state.clone(),
+                state: if has_fallen { AsynchronousState::Copying } else { told.state.clone() },
                 point: told.point.clone(),
                 lag_bytes: lag.map(|lag: Lag| lag.bytes),
                 lag: lag.map(|lag| lag.age),

@@ -185,7 +185,13 @@ impl Opening {
         let is_forced = min_replicas.is_some();
         if let Some(epochs) = pool.epochs.as_ref().filter(|_| !is_forced) {
             let opening = epochs.lock().view().opening();
-            pool.followers = Some(Arc::new(Followers::new((lag, keep), reach.clone(), identity, require, opening)));
+            pool.followers = Some(Arc::new(Followers::new(
+                (lag, keep, bytes_per_second),
+                reach.clone(),
+                identity,
+                require,
+                opening,
+            )));
         }
         Returns::new(
             (reach, self.peers),

@@ -245,7 +245,7 @@ impl PoolOptions {
         self
     }
 
-    /// Bytes a second that are copied to replicas that catch up, at most; no limit unless told otherwise. New writes go to them besides.
+    /// Bytes a second that are copied to a replica that catches up, or to an asynchronous member, at most; no limit unless told otherwise. New writes go to them besides.
     #[must_use]
     pub fn catch_up_limit(mut self, bytes_per_second: u64) -> Self {
         self.catch_up_limit = Some(bytes_per_second);

@@ -349,3 +349,65 @@ fn what_is_left_of_writers_and_targets_that_die_is_a_prefix() {
         assert!(known <= last && last <= number, "write {known} was known to be there of {number}, {last} is");
     }
 }
+
+/// A member that was away is copied to by the map of what was written meanwhile, and not compared: what changed there behind its back is not noticed. The next writer compares it.
+#[test]
+fn a_member_that_was_away_is_copied_to_by_the_map() {
+    let [a, mut far] = std::array::from_fn(|_| Target::start_fixed());
+    let options = options([a.url("orders")]).point_interval(None);
+    let pool = options.asynchronous(far.url("orders")).create(POOL_BYTES).unwrap();
+    pool.persist(0, &pattern(500_000, 1)).unwrap();
+    wait_following(&pool);
+    pool.consistency_point("one").unwrap();
+    wait_at(&pool, "one");
+    let mut events = pool.events();
+    // Not sent: it is lost first.
+    pool.persist(100_000, b"before").unwrap();
+    far.stop();
+    wait_for(&mut events, |event| matches!(event, Event::NotFollowing { .. }));
+    pool.persist(900_000, b"while it was away").unwrap();
+    pool.persist(900_100, b"again").unwrap();
+    flip(&far, 700_000);
+    far.restart();
+    let back = wait_for(&mut events, |event| matches!(event, Event::Following { .. }));
+    assert!(matches!(back, Event::Following { copied_bytes: 8192, .. }), "{back:?}");
+    pool.consistency_point("two").unwrap();
+    wait_at(&pool, "two");
+    pool.close().unwrap();
+    drop(pool);
+    let pool = crate::support::options([a.url("orders")]).open().unwrap();
+    wait_following(&pool);
+    let expected = read(&pool, 0, POOL_BYTES as usize);
+    pool.close().unwrap();
+    drop(pool);
+    let alone = crate::support::options([far.url("orders")]);
+    alone.promote(true).unwrap();
+    let found = read(&alone.open().unwrap(), 0, POOL_BYTES as usize);
+    assert!(found == expected && found[900_000..900_017] == *b"while it was away");
+}
+
+/// What is copied to a member is bounded as what is copied to one that counts.
+#[test]
+fn copies_to_a_member_are_limited() {
+    let [a, far] = std::array::from_fn(|_| Target::start_fixed());
+    let pool = options([a.url("orders")]).catch_up_limit(4 << 20).create(4 << 20).unwrap();
+    let bytes = pattern(4 << 20, 1);
+    pool.persist(0, &bytes).unwrap();
+    let began = Instant::now();
+    pool.add_asynchronous(&far.url("orders")).unwrap();
+    let mut writes = 0_u64;
+    while !matches!(asynchronous(&pool).state, AsynchronousState::Following) {
+        pool.persist(writes % 1000 * 64, &writes.to_le_bytes()).unwrap();
+        writes += 1;
+        assert!(began.elapsed() < LONG, "{:?}", asynchronous(&pool));
+    }
+    assert!(began.elapsed() >= Duration::from_millis(990), "{:?}", began.elapsed());
+    pool.consistency_point("end").unwrap();
+    wait_at(&pool, "end");
+    let expected = read(&pool, 0, 4 << 20);
+    pool.close().unwrap();
+    let alone = options([far.url("orders")]);
+    drop(pool);
+    alone.promote(true).unwrap();
+    assert!(read(&alone.open().unwrap(), 0, 4 << 20) == expected);
+}

@@ -16,6 +16,7 @@ mod intent;
 mod interrupted;
 mod kept;
 mod keys;
+mod lag;
 mod late;
 mod lying;
 mod members;

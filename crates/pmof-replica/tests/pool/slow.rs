@@ -22,14 +22,14 @@ const LATE_MS: u64 = 400;
 const NEVER_MS: u64 = u64::MAX;
 
 /// A proxy before a target; what it passes on is late.
-struct Relay {
-    url: String,
+pub(crate) struct Relay {
+    pub(crate) url: String,
     late_ms: Arc<AtomicU64>,
     connections: Arc<AtomicU64>,
 }
 
 impl Relay {
-    fn before(target: &Target) -> Self {
+    pub(crate) fn before(target: &Target) -> Self {
         let there = target.address().to_string().trim_start_matches("tcp://").to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("tcp://{}/orders", listener.local_addr().unwrap());
@@ -52,7 +52,7 @@ impl Relay {
         relay
     }
 
-    fn set_late(&self, late_ms: u64) {
+    pub(crate) fn set_late(&self, late_ms: u64) {
         self.late_ms.store(late_ms, Ordering::Relaxed);
     }
 

@@ -1,4 +1,7 @@
-use std::{cell::RefCell, collections::BTreeMap};
+use std::{
+    cell::{Cell, RefCell},
+    collections::BTreeMap,
+};
 
 use pmof_mem::{Durability, Medium, MediumKind, MemError, Memory, ShadowMedium, shadow::for_each_crash_point};
 use proptest::prelude::*;
@@ -486,6 +489,75 @@ impl FollowerMemory for Watched<'_> {
 
     fn flush_points(&self) -> Result<(), MemError> {
         self.memory.flush_points()
+    }
+}
+
+/// A member whose writer goes on in the middle of a read: at a call that is chosen.
+struct Overtaken<'m, F: Fn()> {
+    memory: OnMedium<'m>,
+    calls: Cell<u64>,
+    at: u64,
+    then: F,
+}
+
+impl<F: Fn()> Overtaken<'_, F> {
+    fn then(&self, read: Result<(), MemError>) -> Result<(), MemError> {
+        self.calls.set(self.calls.get() + 1);
+        if self.calls.get() == self.at {
+            (self.then)();
+        }
+        read
+    }
+}
+
+impl<F: Fn()> FollowerBytes for Overtaken<'_, F> {
+    type Error = MemError;
+
+    fn read_data(&self, offset: u64, into: &mut [u8]) -> Result<(), MemError> {
+        self.then(self.memory.read_data(offset, into))
+    }
+
+    fn read_staging(&self, offset: u64, into: &mut [u8]) -> Result<(), MemError> {
+        self.then(self.memory.read_staging(offset, into))
+    }
+
+    fn points_bytes(&self) -> Option<u64> {
+        self.memory.points_bytes()
+    }
+
+    fn read_points(&self, offset: u64, into: &mut [u8]) -> Result<(), MemError> {
+        self.then(self.memory.read_points(offset, into))
+    }
+}
+
+/// A writer overtakes a reader at any call: what is read is the point, or the point is gone.
+#[test]
+fn a_reader_that_is_overtaken_reads_the_point_or_nothing() {
+    let steps = steps();
+    let states = states(&steps);
+    for (log_bytes, keep) in [(LARGE_LOG, 3), (SMALL_LOG, 1)] {
+        let (mut read_count, mut gone_count) = (0, 0);
+        for at in 0..40 {
+            let medium = Memory::anonymous(len_bytes(log_bytes)).unwrap();
+            commit_all(&mut open_with(memory(&medium, Durability::Visible), Some(keep)), &steps[..2]);
+            let then = || commit_all(&mut open(&medium), &steps[2..]);
+            let calls = Cell::new(0);
+            let overtaken = Overtaken { memory: memory(&medium, Durability::Visible), calls, at, then };
+            let mut view = AtPoint::open(&memory(&medium, Durability::Visible), DATA_BYTES, 2).unwrap();
+            let mut bytes = vec![0; DATA_BYTES as usize];
+            // The second time all of it is done, whether or not the first read was overtaken.
+            for _ in 0..2 {
+                match view.read(&overtaken, 0, &mut bytes) {
+                    Ok(()) => {
+                        assert!(bytes == states[2], "overtaken at call {at}");
+                        read_count += 1;
+                    }
+                    Err(PointReadError::Gone) => gone_count += 1,
+                    Err(error) => panic!("{error:?}"),
+                }
+            }
+        }
+        assert!(read_count > 4 && (gone_count > 4) == (keep == 1), "{read_count} read, {gone_count} gone");
     }
 }
 

@@ -43,6 +43,7 @@ impl Followers {
             place: place(&url),
             url,
             outbox: Arc::new(Outbox::new(self.bound, self.identity.size_bytes)),
+            left_at: Mutex::default(),
             told: Mutex::new(Told { state: AsynchronousState::Connecting, epoch: None, point: None }),
         });
         self.list.write().push(Arc::clone(&following));
@@ -56,7 +57,7 @@ impl Followers {
 
     /// Has the members that are connected be at the end of what was written, and ends.
     fn finish(&self, shared: &Shared) {
-        let is_any_on = || self.list.read().iter().any(|following| !following.outbox.is_off());
+        let is_any_on = || self.list.read().iter().any(|following| following.outbox.is_on());
         if is_any_on() && shared.make_point("").is_ok() {
             let began = Instant::now();
             let is_sent = || self.list.read().iter().all(|following| following.outbox.is_sent());
@@ -72,7 +73,6 @@ impl Followers {
         loop {
             let has_followed = AtomicBool::new(false);
             let stop = self.follow(pool, following, &has_followed);
-            following.outbox.switch_off();
             if has_followed.into_inner() {
                 (pause, is_told) = (FIRST_PAUSE, false);
             }

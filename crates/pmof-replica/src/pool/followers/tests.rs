@@ -1,0 +1,18 @@
+use super::*;
+
+#[test]
+fn a_member_is_where_it_was_left_by_its_point_and_boot() {
+    let point = |number, written_bytes| ConsistencyPoint { number, written_bytes, ..ConsistencyPoint::default() };
+    let (boot, other) = (Some(Uuid::from_u128(1)), Some(Uuid::from_u128(2)));
+    let left = LeftAt { point: point(7, 100), next: Some(point(8, 150)), boot };
+    assert!(left.is_left_at(Some(&point(7, 100)), boot));
+    assert!(left.is_left_at(Some(&point(8, 150)), boot), "staged, and applied when it came back");
+    // Of another writer, or gone back.
+    assert!(!left.is_left_at(Some(&point(8, 50)), boot));
+    assert!(!left.is_left_at(Some(&point(6, 90)), boot));
+    assert!(!left.is_left_at(None, boot));
+    assert!(!left.is_left_at(Some(&point(7, 100)), other));
+    let unknown = LeftAt { boot: None, ..left.clone() };
+    assert!(!unknown.is_left_at(Some(&point(7, 100)), None));
+    assert!(!LeftAt { next: None, ..left }.is_left_at(Some(&point(8, 150)), boot));
+}

@@ -1,0 +1,166 @@
+//! How far asynchronous members lag under load, while they are slowed at random: never beyond the bound. For a few seconds here, and for as long as `PMOF_LAG_SECONDS` says.
+
+use std::{
+    collections::VecDeque,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use pmof_replica::{AsynchronousState, AsynchronousStatus, AtLagBound, Event, Pool};
+use pmof_target::{Service, ServiceOptions};
+
+use crate::{slow::Relay, support::*};
+
+const POOL_BYTES: u64 = 8 << 20;
+const BOUND_BYTES: u64 = 1 << 20;
+const BOUND_AGE: Duration = Duration::from_millis(600);
+const WRITE_BYTES: u64 = 16 << 10;
+
+fn load_time() -> Duration {
+    let seconds = std::env::var("PMOF_LAG_SECONDS").map_or(2, |seconds| seconds.parse().expect("a number of seconds"));
+    Duration::from_secs(seconds)
+}
+
+fn status(pool: &Pool) -> AsynchronousStatus {
+    pool.status().unwrap().asynchronous.remove(0)
+}
+
+/// What was seen under load.
+#[derive(Debug, Default)]
+struct Seen {
+    writes: u64,
+    looks: u64,
+    most_bytes: u64,
+    /// The most time between a write that was accepted and the oldest one that the member did not have then.
+    most_time: Duration,
+    fell_behind: usize,
+    /// Whether the writer was ever held up for longer than a disk takes.
+    longest_write: Duration,
+}
+
+/// Writes as fast as it can while the member is slowed, and looks how far it lags all the time. At the end the member must be equal to the pool.
+fn under_load(then: AtLagBound, age: Duration, (far, near): (&str, &str), slow: impl Fn(u64) + Sync) -> Seen {
+    let pool = options([near]).lag_bound(BOUND_BYTES, age, then).point_interval(Some(Duration::from_millis(50)));
+    let pool = pool.create(POOL_BYTES).unwrap();
+    pool.add_asynchronous(far).unwrap();
+    let until = Instant::now() + LONG;
+    while !matches!(status(&pool).state, AsynchronousState::Following) {
+        assert!(Instant::now() < until, "{:?}", status(&pool));
+        thread::sleep(Duration::from_millis(2));
+    }
+    let (mut events, is_done, mut seen) = (pool.events(), AtomicBool::new(false), Seen::default());
+    let (most_bytes, looks) = (AtomicU64::new(0), AtomicU64::new(0));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                let status = status(&pool);
+                if let (AsynchronousState::Following, Some(bytes)) = (&status.state, status.lag_bytes) {
+                    most_bytes.fetch_max(bytes, Ordering::Relaxed);
+                    looks.fetch_add(1, Ordering::Relaxed);
+                }
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        scope.spawn(|| {
+            let mut random = pattern(1 << 16, 5).into_iter().cycle();
+            while !is_done.load(Ordering::Relaxed) {
+                let mut next = || u64::from(random.next().unwrap());
+                slow(if next() < 64 { 0 } else { next() });
+                thread::sleep(Duration::from_millis(20 + 2 * next()));
+            }
+            slow(0);
+        });
+        write(&pool, &mut seen);
+        is_done.store(true, Ordering::Relaxed);
+    });
+    (seen.most_bytes, seen.looks) = (most_bytes.into_inner(), looks.into_inner());
+    pool.consistency_point("end").unwrap();
+    let until = Instant::now() + 2 * LONG;
+    while status(&pool).lag_bytes != Some(0) {
+        assert!(Instant::now() < until, "{:?}", status(&pool));
+        thread::sleep(Duration::from_millis(5));
+    }
+    let expected = read(&pool, 0, POOL_BYTES as usize);
+    pool.close().unwrap();
+    drop(pool);
+    let told = std::iter::from_fn(|| events.next_for(Duration::ZERO));
+    seen.fell_behind = told.filter(|event| matches!(event, Event::FellBehind { .. })).count();
+    let alone = options([far]);
+    alone.promote(true).unwrap();
+    assert!(read(&alone.open().unwrap(), 0, POOL_BYTES as usize) == expected, "the member differs");
+    println!("{then:?}: {seen:?}");
+    seen
+}
+
+fn write(pool: &Pool, seen: &mut Seen) {
+    let (until, bytes) = (Instant::now() + load_time(), pattern(WRITE_BYTES as usize, 3));
+    // When each write that the member does not have was known to be accepted.
+    let mut accepted: VecDeque<(u64, Instant)> = VecDeque::new();
+    while Instant::now() < until {
+        let offset = seen.writes * 7919 * 512 % (POOL_BYTES - WRITE_BYTES);
+        let began = Instant::now();
+        pool.persist(offset, &bytes).unwrap();
+        seen.longest_write = seen.longest_write.max(began.elapsed());
+        seen.writes += 1;
+        accepted.push_back((seen.writes * WRITE_BYTES, Instant::now()));
+        let status = status(pool);
+        let has = status.point.map_or(0, |point| point.written_bytes);
+        while accepted.front().is_some_and(|(written, _)| *written <= has) {
+            accepted.pop_front();
+        }
+        // Writes count for a member that fell behind only once it follows again.
+        if !matches!(status.state, AsynchronousState::Following) {
+            accepted.clear();
+        }
+        let oldest = accepted.front().map_or(began, |(_, at)| *at);
+        seen.most_time = seen.most_time.max(began.saturating_duration_since(oldest));
+    }
+}
+
+/// A member whose connection is slow at random.
+fn over_tcp(then: AtLagBound, age: Duration) -> Seen {
+    let (near, far) = (Target::start_fixed(), Target::start_fixed());
+    let relay = Relay::before(&far);
+    let near = near.url("orders");
+    under_load(then, age, (&relay.url, &near), |random| relay.set_late(random / 2))
+}
+
+/// A member on shared memory, which nothing slows but the load.
+fn over_shm(then: AtLagBound, age: Duration) -> Seen {
+    let near = Target::on_tmpfs(ServiceOptions::default());
+    let (root, socket) = (tempfile::tempdir_in("/dev/shm").unwrap(), tempfile::tempdir().unwrap());
+    let listen = format!("shm://{}", socket.path().join("target").display()).parse().unwrap();
+    let service = Service::start(root.path(), &[listen], ServiceOptions::default()).unwrap();
+    let far = format!("{}?pool=orders", service.addresses()[0]);
+    under_load(then, age, (&far, &near.url("orders")), |_| {})
+}
+
+#[track_caller]
+fn check_waited(seen: &Seen) {
+    assert!(seen.looks > 50 && seen.writes > 10, "{seen:?}");
+    assert!(seen.most_bytes <= BOUND_BYTES && seen.fell_behind == 0, "{seen:?}");
+    assert!(seen.most_time <= BOUND_AGE, "{seen:?}");
+}
+
+#[test]
+fn lag_stays_within_the_bound_where_those_who_write_wait() {
+    let seen = over_tcp(AtLagBound::Wait, BOUND_AGE);
+    check_waited(&seen);
+    // It was slow enough to come near the bound.
+    assert!(seen.most_bytes > BOUND_BYTES / 2, "{seen:?}");
+}
+
+#[test]
+fn lag_stays_within_the_bound_where_the_member_falls_behind() {
+    let seen = over_tcp(AtLagBound::FallBehind, Duration::MAX);
+    assert!(seen.most_bytes <= BOUND_BYTES && seen.looks > 5, "{seen:?}");
+    assert!(seen.fell_behind > 0, "{seen:?}");
+}
+
+#[test]
+fn lag_stays_within_the_bound_over_shared_memory() {
+    check_waited(&over_shm(AtLagBound::Wait, BOUND_AGE));
+    let seen = over_shm(AtLagBound::FallBehind, Duration::MAX);
+    assert!(seen.most_bytes <= BOUND_BYTES && seen.looks > 5, "{seen:?}");
+}
