@@ -10,6 +10,36 @@ use pmof_console::output;
 
 use crate::Cli;
 
+/// The end of every manual page, but for what it refers to.
+const EXIT_STATUS: &str = r#".SH "EXIT STATUS"
+.TP
+.B 0
+All was done as asked.
+.TP
+.B 1
+Something failed, or was found to be wrong. Standard error has one line that says what, why, and what to do; with \fB\-\-json\fR one JSON object with "error" and in it "message", "causes" and "exit_code".
+.TP
+.B 2
+The command was called wrongly.
+.TP
+.B 128 and more
+It was ended by the signal of that number less 128.
+"#;
+
+/// What only a target reads.
+const OF_SERVE: &str = r#".SH FILES
+.TP
+.I /etc/pmof/pmof.conf, ~/.config/pmof/pmof.conf
+Configuration that \fB\-\-stdio\fR reads where there is one: lines of "option = value". Other targets read the file that \fB\-\-config\fR names.
+.SH ENVIRONMENT
+.TP
+.B JOURNAL_STREAM
+Where it names standard error, lines of the log have the priority of the journal and no time.
+.TP
+.B NOTIFY_SOCKET, WATCHDOG_USEC
+The service manager is told when the target is ready, reloads, stops, and is alive.
+"#;
+
 /// Print a completion script for a shell.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompletionsArgs {
@@ -67,5 +97,12 @@ fn pages(command: &Command) -> Vec<Man> {
 fn render(page: &Man) -> anyhow::Result<String> {
     let mut text = Vec::new();
     page.render(&mut text).context("cannot generate a manual page")?;
-    Ok(String::from_utf8(text)?)
+    let name = page.get_filename();
+    let (mut text, name) = (String::from_utf8(text)?, name.trim_end_matches(".1"));
+    text.push_str(EXIT_STATUS);
+    if name == "pmof-serve" {
+        text.push_str(OF_SERVE);
+    }
+    let others = if name == "pmof" { ".BR pmof-serve (1),\n.BR pmof-pool (1)\n" } else { ".BR pmof (1)\n" };
+    Ok(text + ".SH \"SEE ALSO\"\n" + others)
 }

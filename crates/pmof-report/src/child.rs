@@ -17,6 +17,7 @@ use rustix::{
     io::Errno,
     process::{Pid, PidfdFlags, pidfd_open},
 };
+use serde::Deserialize;
 use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tempfile::TempDir;
@@ -188,14 +189,34 @@ fn is_ignored(status: &str, signal: i32) -> bool {
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
+/// What a command prints to standard error where it fails with `--json`.
+#[derive(Deserialize)]
+struct Said {
+    error: SaidError,
+}
+
+#[derive(Deserialize)]
+struct SaidError {
+    message: String,
+    causes: Vec<String>,
+}
+
+impl SaidError {
+    fn text(self) -> String {
+        std::iter::once(self.message).chain(self.causes).collect::<Vec<_>>().join(": ")
+    }
+}
+
 /// The last words of a child that failed.
 fn reason(errors: &Path, status: ExitStatus) -> String {
     let mut text = Vec::new();
     let read = File::open(errors).and_then(|mut file| file.read_to_end(&mut text));
     let text = String::from_utf8_lossy(&text);
+    // The error is the last line, an object; what stands alone is of a child that ended before it knew how to say so.
+    let said = text.lines().next_back().and_then(|line| serde_json::from_str::<Said>(line).ok());
+    let text = said.map_or(text.into_owned(), |said| said.error.text());
     let words: Vec<&str> = text.split_whitespace().collect();
-    let words = words.join(" ");
-    let words = words.strip_prefix("pmof: ").unwrap_or(&words);
+    let words = &words.join(" ")[..];
     // The address of a target that is gone helps nobody, and would make one reason many.
     let words = match words.split_once(" failed: ") {
         Some((head, rest)) if head.starts_with(POOL_FAILED) => rest,
@@ -227,10 +248,9 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("errors");
         let failed = ExitStatus::from_raw(256);
-        fs::write(&path, "pmof: no such\n  device: look\n").unwrap();
+        fs::write(&path, r#"{"error":{"message":"no such device","causes":["look"],"exit_code":1}}"#).unwrap();
         assert_eq!(reason(&path, failed), "no such device: look");
-        fs::write(&path, "pmof: making the pool: replica tcp://127.0.0.1:7/a failed: it cannot; it failed: no\n")
-            .unwrap();
+        fs::write(&path, "making the pool: replica tcp://127.0.0.1:7/a failed: it cannot; it failed: no\n").unwrap();
         assert_eq!(reason(&path, failed), "it cannot; it failed: no");
         fs::write(&path, "\n").unwrap();
         assert!(reason(&path, failed).contains("said nothing"));

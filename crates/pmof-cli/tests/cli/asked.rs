@@ -5,7 +5,7 @@ use std::{fs::File, os::unix::fs::FileExt as _};
 use pmof::{Durability, Pool};
 use serde_json::Value;
 
-use crate::support::{Target, pmof, text};
+use crate::support::{Said, Target, pmof, text};
 
 /// One pool that is open, one that is closed, one that was left open, and one whose header is damaged.
 fn with_pools() -> (Target, Pool) {
@@ -24,6 +24,39 @@ fn with_pools() -> (Target, Pool) {
 
 fn pool<'a>(report: &'a Value, name: &str) -> &'a Value {
     report["pools"].as_array().unwrap().iter().find(|pool| pool["name"] == name).unwrap()
+}
+
+/// With `--json` an error is an object too, on standard error, however it came about.
+#[test]
+fn errors_are_objects_where_results_are() {
+    let error = |said: &Said, code: i32| -> Value {
+        assert_eq!((said.code, said.output.as_str(), said.errors.lines().count()), (Some(code), "", 1), "{said:?}");
+        let mut object: Value = serde_json::from_str(&said.errors).unwrap();
+        let error = object["error"].take();
+        assert_eq!(error["exit_code"], code);
+        error
+    };
+    let said = pmof(["pool", "info", "--json", "tcp://127.0.0.1:1/orders"]);
+    let error_of = error(&said, 1);
+    assert!(error_of["message"].as_str().unwrap().contains("tcp://127.0.0.1:1/orders"), "{error_of}");
+    let causes = error_of["causes"].as_array().unwrap();
+    assert!(causes.iter().any(|cause| cause.as_str().unwrap().contains("Connection refused")), "{error_of}");
+    let error_of = error(&pmof(["pool", "info", "--json"]), 2);
+    assert!(error_of["message"].as_str().unwrap().contains("required arguments were not provided"), "{error_of}");
+    let error_of = error(&pmof(["pool", "info", "--jsn", "--json", "x"]), 2);
+    assert!(error_of["message"].as_str().unwrap().starts_with("unexpected argument '--jsn' found"), "{error_of}");
+    // Help is no error.
+    assert!(pmof(["pool", "info", "--json", "--help"]).done().contains("Usage: pmof pool info"));
+}
+
+/// Each manual page ends with what the command exits with and where to read on.
+#[test]
+fn manual_pages_have_the_sections_of_manual_pages() {
+    let pages = pmof(["man"]).done();
+    let count = |section: &str| pages.matches(section).count();
+    assert_eq!(count(".SH \"EXIT STATUS\""), count(".SH NAME"));
+    assert_eq!(count(".SH \"SEE ALSO\""), count(".SH NAME"));
+    assert_eq!(count(".SH FILES"), 1);
 }
 
 #[test]
@@ -92,7 +125,8 @@ fn what_is_no_target_has_no_status() {
     pmof(["status", &format!("file://{}", text(target.root.path()))]).failed(&["no target serves", "pmof pool ls -l"]);
     target.kill();
     pmof(["status", &target.address]).failed(&["cannot tell how the target is", &target.address, "Connection refused"]);
-    pmof(["status", "--json", &target.address]).failed(&["cannot tell how the target is"]);
+    let said = pmof(["status", "--json", &target.address]);
+    assert!(said.errors.contains("\"message\":\"cannot tell how the target is\""), "{said:?}");
 }
 
 #[test]
