@@ -47,6 +47,7 @@ use crate::{
 
 pub(super) mod contention;
 mod forced;
+mod nearest;
 mod others;
 mod outsiders;
 mod witnesses;
@@ -634,6 +635,7 @@ impl Replicas for NativeReplicas {
             let absent = AbsentMember::new(place(&opening.urls[position]), why);
             Arc::new(absent.of_witness(self.is_witness_at(&opening.urls[position]))) as Arc<dyn Member>
         };
+        let (access, first_read, was_closed) = self.reading();
         let mut members: Vec<Arc<dyn Member>> = (0..opening.urls.len()).map(absent).collect();
         for Opened { position, site, reached, is_behind, is_witness, domain, .. } in std::mem::take(&mut self.opened) {
             let place = place(&opening.urls[position]);
@@ -643,10 +645,6 @@ impl Replicas for NativeReplicas {
             members[position] = member.map_err(|error| failed(&opening.urls[position], error))?;
         }
         number_domains(&members);
-        let (access, first_read, was_closed) = match self.origin {
-            Origin::Made(_) => (OpenFor::Write, 0, true),
-            Origin::Found { access, source, is_clean, .. } => (access, source, is_clean),
-        };
         let (left_out, acknowledge) = (opening.told_left_out(), opening.terms());
         let whole = Terms::whole(opening.wanted.require, access, mirror);
         Ok((members, Terms { left_out, acknowledge, was_closed, first_read, ..whole }))

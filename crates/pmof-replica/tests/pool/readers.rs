@@ -8,7 +8,7 @@ use std::{
 
 use pmof_replica::{Pool, PoolError};
 
-use crate::{interrupted::Ways, support::*};
+use crate::{interrupted::Ways, slow::Relay, support::*};
 
 const POOL_BYTES: u64 = 1 << 20;
 
@@ -91,4 +91,50 @@ fn wait_fresh(reader: &Pool, expected: &[u8]) {
         assert_eq!(read(reader, 0, 3), expected);
         thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// Which of two replicas is read first shows by a byte that was changed behind the pool's back.
+#[test]
+fn a_reader_reads_from_the_nearest_member() {
+    let [far, near] = std::array::from_fn(|_| Target::start_fixed());
+    let relay = Relay::before(&far);
+    let urls = [relay.url.clone(), near.url("orders")];
+    let pool = options(urls.clone()).create(POOL_BYTES).unwrap();
+    pool.persist(0, b"all").unwrap();
+    pool.close().unwrap();
+    flip(&near, 10_000);
+    relay.set_late(40);
+    for urls in [urls.clone(), { [urls[1].clone(), urls[0].clone()] }] {
+        let reader = options(urls).open_read_only().unwrap();
+        assert_eq!(read(&reader, 10_000, 1), [0x10]);
+        assert_eq!(read(&reader, 0, 3), b"all");
+    }
+}
+
+#[test]
+fn a_reader_reads_from_its_own_machine_first() {
+    let (near, here) = (Target::start_fixed(), tempfile::tempdir().unwrap());
+    let file = here.path().join("orders");
+    let both = || options([near.url("orders")]).replica_file(&file);
+    both().create(POOL_BYTES).unwrap().close().unwrap();
+    flip(&near, 10_000);
+    assert_eq!(read(&both().open_read_only().unwrap(), 10_000, 1), [0]);
+}
+
+/// However near a member is: it is not read where it is behind.
+#[test]
+fn a_near_member_that_is_behind_is_not_read() {
+    let [far, mut near, third] = std::array::from_fn(|_| Target::start_fixed());
+    let relay = Relay::before(&far);
+    let urls = [relay.url.clone(), near.url("orders"), third.url("orders")];
+    let pool = options(urls.clone()).create(POOL_BYTES).unwrap();
+    pool.persist(0, b"old").unwrap();
+    near.stop();
+    pool.persist(0, b"new").unwrap();
+    drop(pool);
+    near.restart();
+    drop(third);
+    relay.set_late(20);
+    let reader = options(urls).open_read_only().unwrap();
+    assert_eq!(read(&reader, 0, 3), b"new");
 }
