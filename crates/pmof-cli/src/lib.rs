@@ -9,11 +9,11 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 use pmof_bench::{bench, chaos, soak};
 use pmof_console::interrupt::clean_up_on_signals;
-use serde::Serialize;
 
 mod copy;
 mod demo;
 mod doctor;
+mod failure;
 mod new_file;
 mod pool;
 mod rpmemd;
@@ -68,7 +68,7 @@ pub fn pmof() -> ExitCode {
     pmof::mem::survive_file_size_limit();
     let command = match Cli::try_parse() {
         Ok(cli) => cli.command,
-        Err(wrong_use) => return called_wrongly(&wrong_use),
+        Err(wrong_use) => return failure::called_wrongly(&wrong_use),
     };
     if command.makes_files() {
         // Where that fails, signals end it as they always do.
@@ -110,54 +110,10 @@ fn end(name: &str, done: anyhow::Result<()>, code: u8) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             if let Some(wrong_use) = error.downcast_ref::<clap::Error>() {
-                return called_wrongly(wrong_use);
+                return failure::called_wrongly(wrong_use);
             }
-            if wants_json() {
-                let mut messages = error.chain().map(ToString::to_string);
-                Failure { message: messages.next().unwrap_or_default(), causes: messages.collect(), exit_code: code }
-                    .print();
-            } else {
-                eprintln!("{name}: {error:#}");
-            }
+            failure::tell(name, &error, code);
             ExitCode::from(code)
         }
-    }
-}
-
-/// Whether results are to be JSON, and errors too: `--json` stands for nothing else wherever it may stand.
-fn wants_json() -> bool {
-    std::env::args_os().skip(1).take_while(|argument| argument != "--").any(|argument| argument == "--json")
-}
-
-/// What clap says of arguments, or help that was asked for.
-fn called_wrongly(said: &clap::Error) -> ExitCode {
-    let code = u8::try_from(said.exit_code()).unwrap_or(1);
-    if code != 0 && wants_json() {
-        let text = said.render().to_string();
-        let message = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect::<Vec<_>>().join(" ");
-        let message = message.strip_prefix("error: ").unwrap_or(&message).to_owned();
-        Failure { message, causes: Vec::new(), exit_code: code }.print();
-    } else {
-        // Whoever asked may be gone.
-        let _ = said.print();
-    }
-    ExitCode::from(code)
-}
-
-/// An error, where results are JSON.
-#[derive(Serialize)]
-struct Failure {
-    /// What failed, and on what.
-    message: String,
-    /// Why, from the outermost cause to the innermost.
-    causes: Vec<String>,
-    exit_code: u8,
-}
-
-impl Failure {
-    /// On standard error: standard output has the result, if there is one.
-    fn print(&self) {
-        let object = serde_json::json!({ "error": self });
-        eprintln!("{object}");
     }
 }

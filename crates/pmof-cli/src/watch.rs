@@ -4,10 +4,12 @@ use std::{thread, time::Duration};
 
 use pmof_console::output;
 
+use crate::failure;
+
 #[derive(Debug, clap::Args)]
 pub(crate) struct WatchArgs {
-    /// Show it again every so many seconds, until interrupted
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
+    /// Show it again every second, or with `--watch=SECONDS` every so many, until interrupted
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
     watch: Option<u64>,
     /// Print one JSON object; with --watch, one on each line
     #[arg(long)]
@@ -20,7 +22,7 @@ impl WatchArgs {
         let Some(seconds) = self.watch else { return show() };
         loop {
             if let Err(error) = show() {
-                eprintln!("pmof: {error:#}");
+                failure::tell("pmof", &error, 1);
             }
             if !self.json {
                 output::print("\n")?;

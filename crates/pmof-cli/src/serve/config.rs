@@ -113,6 +113,11 @@ pub(crate) fn arguments(
             let is_given = id.is_some_and(|option| {
                 on_command_line.value_source(option.get_id().as_str()) == Some(ValueSource::CommandLine)
             });
+            let is_repeatable = id.is_some_and(|option| matches!(option.get_action(), ArgAction::Append));
+            if !is_repeatable && keys.contains(&key) {
+                let why = format!("{key} was set above already; it may be set once in a file");
+                return Err(ConfigError::Line { path: file.path.clone(), line, why }.into());
+            }
             // Each line is checked by itself, so that the error can name it.
             if let Some(argument) = argument {
                 check(&command, &argument).map_err(|why| ConfigError::Line { path: file.path.clone(), line, why })?;
@@ -212,6 +217,8 @@ mod tests {
             ("busy-poll = perhaps", 1, "yes or no"),
             ("root =", 1, "no value"),
             ("listen = quic://a", 1, "quic"),
+            ("workers = 1\nroot = /a\nworkers = 1", 3, "set above"),
+            ("busy-poll = yes\nbusy-poll = no", 2, "set above"),
         ] {
             let error = parse(&[text], &[]).unwrap_err().to_string();
             assert!(error.contains(&format!("0.conf:{line}: ")) && error.contains(what), "{error}");

@@ -121,7 +121,7 @@ fn what_is_no_target_has_no_status() {
     let mut target = Target::start();
     pmof(["status"]).wrong_use(&["ADDRESS"]);
     pmof(["status", "nonsense"]).wrong_use(&["nonsense"]);
-    pmof(["status", "--watch", "0", &target.address]).wrong_use(&["--watch"]);
+    pmof(["status", "--watch=0", &target.address]).wrong_use(&["--watch"]);
     pmof(["status", &format!("file://{}", text(target.root.path()))]).failed(&["no target serves", "pmof pool ls -l"]);
     target.kill();
     pmof(["status", &target.address]).failed(&["cannot tell how the target is", &target.address, "Connection refused"]);

@@ -95,7 +95,7 @@ fn what_is_no_member_is_named() {
     pmof(["pool", "status", &three[0].url("missing")]).failed(&["cannot tell the state", "there is no pool missing"]);
     pmof(["pool", "status"]).wrong_use(&["URL"]);
     pmof(["pool", "status", "nonsense"]).wrong_use(&["nonsense"]);
-    pmof(["pool", "status", &all[0], "--watch", "0"]).wrong_use(&["--watch"]);
+    pmof(["pool", "status", &all[0], "--watch=0"]).wrong_use(&["--watch"]);
     pmof(["pool", "status", &all[0], &all[0]]).failed(&["is named twice"]);
 }
 
@@ -104,7 +104,7 @@ fn watching_shows_it_again_and_again() {
     let target = Target::start();
     let url = target.url("orders");
     options([&url]).create(1 << 20).unwrap().close().unwrap();
-    let mut watch = command(["pool", "status", &url, "--watch", "--json"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut watch = command(["pool", "status", "--watch", &url, "--json"]).stdout(Stdio::piped()).spawn().unwrap();
     let lines = BufReader::new(watch.stdout.take().unwrap()).lines();
     let reports: Vec<Value> = lines.take(2).map(|line| serde_json::from_str(&line.unwrap()).unwrap()).collect();
     watch.kill().unwrap();

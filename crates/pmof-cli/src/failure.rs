@@ -1,0 +1,53 @@
+//! How a command says that it failed.
+
+use std::process::ExitCode;
+
+use serde::Serialize;
+
+/// Says why something failed.
+pub(crate) fn tell(name: &str, error: &anyhow::Error, exit_code: u8) {
+    if wants_json() {
+        let mut messages = error.chain().map(ToString::to_string);
+        Failure { message: messages.next().unwrap_or_default(), causes: messages.collect(), exit_code }.print();
+    } else {
+        eprintln!("{name}: {error:#}");
+    }
+}
+
+/// What clap says of arguments, or help that was asked for.
+pub(crate) fn called_wrongly(said: &clap::Error) -> ExitCode {
+    let code = u8::try_from(said.exit_code()).unwrap_or(1);
+    if code != 0 && wants_json() {
+        let text = said.render().to_string();
+        let message = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect::<Vec<_>>().join(" ");
+        let message = message.strip_prefix("error: ").unwrap_or(&message).to_owned();
+        Failure { message, causes: Vec::new(), exit_code: code }.print();
+    } else {
+        // Whoever asked may be gone.
+        let _ = said.print();
+    }
+    ExitCode::from(code)
+}
+
+/// An error, where results are JSON.
+#[derive(Serialize)]
+struct Failure {
+    /// What failed, and on what.
+    message: String,
+    /// Why, from the outermost cause to the innermost.
+    causes: Vec<String>,
+    exit_code: u8,
+}
+
+impl Failure {
+    /// On standard error: standard output has the result, if there is one.
+    fn print(&self) {
+        let object = serde_json::json!({ "error": self });
+        eprintln!("{object}");
+    }
+}
+
+/// Whether results are to be JSON, and errors too: `--json` stands for nothing else wherever it may stand.
+fn wants_json() -> bool {
+    std::env::args_os().skip(1).take_while(|argument| argument != "--").any(|argument| argument == "--json")
+}
