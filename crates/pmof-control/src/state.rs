@@ -133,6 +133,12 @@ impl PoolState {
             // Told again by a writer that connects again: what is confirmed stays so.
             return Self { is_open: true, ..self.clone() };
         }
+        let is_own_parent = |parent: &Epoch| parent.id == epoch.id && parent.members != 0;
+        if !self.is_confirmed && self.ancestors.first().is_some_and(is_own_parent) {
+            // Its writer gives up what it has announced behind it: it is what it was there, and that was confirmed.
+            let ancestors = ancestors.iter().copied().take(ANCESTORS_MAX).collect();
+            return Self { epoch, opening, is_confirmed: true, is_open: true, ancestors, ..self.clone() };
+        }
         let is_parent = |id: Uuid| ancestors.first().is_some_and(|parent| parent.id == id);
         // Until it is confirmed it may be abandoned: then the replica is what it was at its parent.
         let is_behind = if is_parent(self.epoch.id) {

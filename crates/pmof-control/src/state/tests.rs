@@ -112,6 +112,23 @@ fn what_is_confirmed_stays_so_when_it_is_announced_again() {
     assert_eq!(state.closed().begun(2, epoch, 2, &[parent.epoch]), state);
 }
 
+/// A member that was to join was told of the epoch to come, and is told of the one in force again: should its writer die before it confirms that again, others would go on
+/// from the epoch before.
+#[test]
+fn what_is_confirmed_stays_so_when_what_was_announced_behind_it_is_given_up() {
+    let parent = PoolState::new(Uuid::from_u128(1), 3);
+    let (epoch, next) = ([2, 3].map(Uuid::from_u128), [0b011, 0b111]);
+    let [epoch, next] = [0, 1].map(|at| Epoch { id: epoch[at], members: next[at] });
+    let state = parent.begun(2, epoch, 2, &[parent.epoch]).confirmed(2, epoch.id).unwrap();
+    let joining = state.begun(2, next, 3, &[epoch, parent.epoch]);
+    assert!(!joining.is_confirmed);
+    assert_eq!(joining.begun(2, epoch, 2, &[parent.epoch]), state);
+    // One that was given up as well is no parent.
+    let given_up = Epoch { members: 0, ..epoch };
+    let beside = parent.begun(2, next, 2, &[given_up, parent.epoch]);
+    assert!(!beside.begun(2, epoch, 2, &[parent.epoch]).is_confirmed);
+}
+
 #[test]
 fn marks_only_grow() {
     let state = sample();
