@@ -12,6 +12,7 @@ use tasks::{Shared, Tasks, sleep, until};
 use world::{Fault, World};
 
 mod farm;
+mod names;
 mod plan;
 mod random;
 mod reading;
@@ -169,7 +170,10 @@ fn come_to_rest(world: &Shared, tasks: &Rc<Tasks>, writer_count: usize) {
     }
     let committed = world.truth.committed();
     let contents: Vec<_> = world.targets.iter().map(|target| target.durable).collect();
-    let lacks = |pages: &truth::Pages| pages.iter().zip(&committed).any(|(found, committed)| found < committed);
+    let lacks = |pages: &truth::Pages| {
+        let mut words = pages.iter().flatten().zip(committed.iter().flatten());
+        words.any(|(found, committed)| found < committed)
+    };
     if contents.iter().any(|pages| *pages != contents[0] || lacks(pages)) {
         world.truth.violate(|| format!("at rest the members hold {contents:?}; {committed:?} was acknowledged"));
     }

@@ -43,8 +43,9 @@ fn nothing_is_lost() {
 #[test]
 fn one_seed_is_one_run() {
     for seed in 0..20 {
-        let [first, second] = [(); 2].map(|()| run(seed, None, None, false));
+        let [first, second] = [(); 2].map(|()| run(seed, None, None, true));
         assert_eq!((first.acknowledged, first.faults), (second.acknowledged, second.faults), "seed {seed}");
+        assert!(first.trace == second.trace && !first.trace.is_empty(), "seed {seed}");
     }
 }
 
@@ -84,6 +85,8 @@ fn farm() {
     for (fault, times) in &faults {
         println!("  {fault:?} {times}");
     }
+    let rarest = faults.values().min().copied().unwrap_or(0);
+    println!("{} kinds of fault, each {rarest} times or more", faults.len());
     if let Some((seed, chaos_steps)) = violations.first() {
         println!("{}", report(*seed, *chaos_steps));
     }

@@ -1,7 +1,10 @@
 //! What runs have in common.
 
-/// Pages of the pool; each holds one value.
+/// Pages of the pool.
 pub(super) const PAGES: usize = 6;
+
+/// Words of each that a loss of power keeps or loses one by one.
+pub(super) const WORDS: usize = 2;
 
 /// A rule that is broken on purpose: the checker must notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

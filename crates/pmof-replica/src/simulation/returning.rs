@@ -160,6 +160,12 @@ impl Session {
             fail(&self.world, &returned);
             return Err(Halt::Ended);
         }
+        if self.view.borrow().is_superseded_by(&state) {
+            self.world.borrow_mut().count(Fault::SuccessorMet);
+            fail(&self.world, &returned);
+            self.give_up();
+            return Err(Halt::Ended);
+        }
         let apart = {
             let view = self.view.borrow();
             of_returning(&Found { index: target as u16, state: &state }, view.line(), view.opening())
@@ -292,9 +298,9 @@ impl Session {
                     break;
                 }
             }
-            let value = bytes.ok_or(Halt::Later)?[page];
+            let words = bytes.ok_or(Halt::Later)?[page];
             debug_assert!(bytes_of(page).end <= SIZE_BYTES);
-            send(&self.world, member, Message::Write { page, value });
+            send(&self.world, member, Message::Write { page, words });
         }
         if member.is_failed() { Err(Halt::Later) } else { Ok(()) }
     }

@@ -11,7 +11,7 @@ use std::{
 use pmof_control::{PoolState, Reply, Request};
 
 use super::{
-    plan::{Control, PAGES},
+    plan::{Control, PAGES, WORDS},
     tasks::{Lock, Shared, Tasks, sleep, until},
     truth::Pages,
     world::{Answer, Fault, Message},
@@ -382,7 +382,7 @@ impl Session {
             && self.open.borrow().catching_up.is_empty()
     }
 
-    fn give_up(&self) {
+    pub(super) fn give_up(&self) {
         for member in self.members.borrow().iter() {
             fail(&self.world, member);
         }
@@ -423,7 +423,7 @@ impl Session {
         for member in members.iter().filter(|member| member.is_in_use()) {
             let Some(found) = read(&self.world, member).await else { continue };
             for page in (0..PAGES).filter(|page| found[*page] != right[*page]) {
-                send(&self.world, member, Message::Write { page, value: right[page] });
+                send(&self.world, member, Message::Write { page, words: right[page] });
             }
         }
         self.flush_everything().await;
@@ -519,7 +519,7 @@ impl Session {
         let mut missed = 0;
         for (position, member) in open.members.iter().enumerate() {
             if self.has_room(member) {
-                send(&self.world, member, Message::Write { page, value });
+                send(&self.world, member, Message::Write { page, words: [value; WORDS] });
             } else {
                 missed |= 1 << position;
             }
@@ -593,9 +593,9 @@ impl Session {
             let target = &world.targets[member.target];
             let durable = target.durable[page];
             let was_put_back = member.connection.is_some_and(|connection| world.was_put_back(connection));
-            if durable != value && !was_put_back && world.truth.is_newest(self.number) {
+            if durable != [value; WORDS] && !was_put_back && world.truth.is_newest(self.number) {
                 let target = member.target;
-                world.truth.violate(|| format!("the receipt of {value} names target {target}, which has {durable}"));
+                world.truth.violate(|| format!("the receipt of {value} names target {target}, which has {durable:?}"));
             }
         }
         let writer = self.writer;

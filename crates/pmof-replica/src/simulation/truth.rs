@@ -1,9 +1,12 @@
 //! What really happened, and whether it may have.
 
-use super::plan::PAGES;
+use super::plan::{PAGES, WORDS};
 
-/// The values of all pages. Each write has a value of its own, higher than all before.
-pub(super) type Pages = [u64; PAGES];
+/// The words of a page, each of which a write changes at once.
+pub(super) type Page = [u64; WORDS];
+
+/// The values of all pages. Each write has a value of its own, higher than all before, in all words of its page.
+pub(super) type Pages = [Page; PAGES];
 
 /// One writer's opening of the pool, from its success on.
 #[derive(Debug)]
@@ -20,10 +23,11 @@ struct Opening {
 impl Opening {
     /// A page of which these values are not what was acknowledged, nor what was written since.
     fn lost_in(&self, found: &Pages) -> Option<usize> {
-        (0..PAGES).find(|page| {
-            let (value, committed) = (found[*page], self.committed[*page]);
+        let is_lost = |page: &usize, word: usize| {
+            let (value, committed) = (found[*page][word], self.committed[*page][word]);
             value != committed && !(value > committed && self.issued[*page].contains(&value))
-        })
+        };
+        (0..PAGES).find(|page| (0..WORDS).any(|word| is_lost(page, word)))
     }
 }
 
@@ -39,7 +43,12 @@ pub(super) struct Truth {
 
 impl Truth {
     pub(super) fn new() -> Self {
-        let first = Opening { epoch: 0, recovered: [0; PAGES], issued: Default::default(), committed: [0; PAGES] };
+        let first = Opening {
+            epoch: 0,
+            recovered: [[0; WORDS]; PAGES],
+            issued: Default::default(),
+            committed: [[0; WORDS]; PAGES],
+        };
         Self { openings: vec![first], last_value: 0, acknowledged: 0, violation: None }
     }
 
@@ -58,7 +67,7 @@ impl Truth {
             let (committed, issued) = (before.committed[page], before.issued[page].clone());
             let value = found[page];
             self.violate(|| {
-                format!("page {page} was recovered as {value}; {committed} was acknowledged, of {issued:?} that were written")
+                format!("page {page} was recovered as {value:?}; {committed:?} was acknowledged, of {issued:?} that were written")
             });
         }
         self.openings.push(Opening { epoch, recovered: *found, issued: Default::default(), committed: *found });
@@ -71,7 +80,7 @@ impl Truth {
         if let Some(page) = newest.lost_in(found) {
             let (committed, issued, value) = (newest.committed[page], newest.issued[page].clone(), found[page]);
             self.violate(|| {
-                format!("a reader reads {value} in page {page}; {committed} was acknowledged, of {issued:?}")
+                format!("a reader reads {value:?} in page {page}; {committed:?} was acknowledged, of {issued:?}")
             });
         }
     }
@@ -91,14 +100,15 @@ impl Truth {
             self.violate(|| format!("page {page}: {value} was acknowledged to a writer that another had fenced"));
             return;
         };
-        let committed = &mut self.openings[opening].committed[page];
-        *committed = value.max(*committed);
+        for committed in &mut self.openings[opening].committed[page] {
+            *committed = value.max(*committed);
+        }
         // A writer that was fenced may still learn of what its successor has found.
         if let Some(next) = self.openings.get(opening + 1) {
             let found = next.recovered[page];
-            if found < value {
+            if found.iter().any(|found| *found < value) {
                 self.violate(|| {
-                    format!("page {page}: {value} was acknowledged behind the next opening, which found {found}")
+                    format!("page {page}: {value} was acknowledged behind the next opening, which found {found:?}")
                 });
             }
         }

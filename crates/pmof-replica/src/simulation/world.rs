@@ -5,12 +5,13 @@ use std::{
     task::Poll,
 };
 
-use pmof_control::{Epoch, PoolState, Reply, Request};
+use pmof_control::{PoolState, Reply, Request};
 
 use super::{
-    plan::{Control, PAGES},
+    names,
+    plan::{Control, PAGES, WORDS},
     random::Random,
-    truth::{Pages, Truth},
+    truth::{Page, Pages, Truth},
 };
 use crate::lineage::{Found, agree};
 
@@ -20,8 +21,9 @@ pub(super) enum Fault {
     WriterCrashed,
     WriterPaused,
     TargetLostPower,
-    UnflushedPageLost,
-    UnflushedPageKept,
+    UnflushedWordLost,
+    UnflushedWordKept,
+    PageTorn,
     TargetKilled,
     CutAtWriter,
     CutAtTarget,
@@ -30,8 +32,13 @@ pub(super) enum Fault {
     RequestsBlocked,
     RepliesBlocked,
     BothWaysBlocked,
+    MessageDelayed,
+    MessageOvertaken,
+    ControlDuplicated,
+    ClockJumped,
     OlderCopyRestored,
     FlushFailed,
+    DiskFull,
     StateNotWritten,
     StateWrittenAndRefused,
     OpeningAbandoned,
@@ -48,6 +55,7 @@ pub(super) enum Fault {
     SlowTakenBack,
     NoRoom,
     LostBeforeForgotten,
+    SuccessorMet,
 }
 
 #[derive(Clone, Debug)]
@@ -59,7 +67,7 @@ pub(super) enum Message {
     Tell(Request),
     Write {
         page: usize,
-        value: u64,
+        words: Page,
     },
     Flush,
     Read,
@@ -92,6 +100,8 @@ pub(super) struct Target {
     fails_state: bool,
     /// A flush failed: all that follow do, until the replica is opened anew.
     is_poisoned: bool,
+    /// What is flushed finds no room, or not for all.
+    is_full: bool,
     /// It was put back to an older copy, and does not know yet that it is behind.
     pub(super) restored: Option<Restored>,
     /// How often it was put back.
@@ -114,10 +124,13 @@ pub(super) struct Connection {
     pub(super) target: usize,
     pub(super) is_open_here: bool,
     pub(super) is_open_there: bool,
-    requests: VecDeque<(u64, Message)>,
+    /// With the steps at which they were sent.
+    requests: VecDeque<(u64, u64, Message)>,
     replies: VecDeque<(u64, Answer)>,
     /// How often its target had been put back to an older copy when it was made.
     restored_times: u64,
+    /// The next control message arrives twice.
+    duplicates: bool,
 }
 
 /// Which way between a writer and a target nothing goes.
@@ -159,10 +172,11 @@ enum Event {
 impl World {
     pub(super) fn new(seed: u64, target_count: usize, writer_count: usize, control: Option<Control>) -> Self {
         let made = PoolState::new(uuid::Uuid::new_v4(), target_count as u16).closed();
+        names::forget();
         let target = Target {
             state: made,
-            durable: [0; PAGES],
-            cache: [0; PAGES],
+            durable: [[0; WORDS]; PAGES],
+            cache: [[0; WORDS]; PAGES],
             open_by: None,
             has_begun: false,
             is_up: true,
@@ -170,6 +184,7 @@ impl World {
             fails_flush: false,
             fails_state: false,
             is_poisoned: false,
+            is_full: false,
             restored: None,
             restored_times: 0,
         };
@@ -220,6 +235,7 @@ impl World {
             requests,
             replies,
             restored_times: self.targets[target].restored_times,
+            duplicates: false,
         });
         Some(self.connections.len() - 1)
     }
@@ -251,7 +267,7 @@ impl World {
     pub(super) fn send(&mut self, connection: usize, message: Message) -> u64 {
         self.next_question += 1;
         if self.connections[connection].is_open_here {
-            self.connections[connection].requests.push_back((self.next_question, message));
+            self.connections[connection].requests.push_back((self.next_question, self.step, message));
         }
         self.next_question
     }
@@ -302,21 +318,21 @@ impl World {
     fn happen(&mut self, event: Event) {
         match event {
             Event::Deliver(index) => {
-                let Some((question, message)) = self.connections[index].requests.pop_front() else { return };
+                let Some((question, sent, message)) = self.connections[index].requests.pop_front() else { return };
                 let (writer, target) = (self.connections[index].writer, self.connections[index].target);
+                self.count_order(writer, question, sent);
+                if self.connections[index].duplicates && may_come_twice(&message) {
+                    self.connections[index].duplicates = false;
+                    self.count(Fault::ControlDuplicated);
+                    let _ = self.handle(index, &message);
+                }
                 let answer = self.handle(index, &message);
                 self.note(|| {
-                    let message = match &message {
-                        Message::Tell(Request::Begin { epoch, .. }) => {
-                            format!("Begin {} {:b}", epoch.id, epoch.members)
-                        }
-                        other => format!("{other:?}"),
-                    };
                     let answer = match &answer {
                         Some(Answer::Opened(state)) => brief(state),
                         other => format!("{other:?}"),
                     };
-                    format!("w{writer} -> t{target} {message}: {answer}")
+                    format!("w{writer} -> t{target} {}: {answer}", brief_message(&message))
                 });
                 self.connections[index].replies.extend(answer.map(|answer| (question, answer)));
             }
@@ -326,6 +342,20 @@ impl World {
             }
             Event::NoticeThere(index) => self.end_there(index),
             Event::NoticeHere(index) | Event::TimeOut(index) => self.close_here(index),
+        }
+    }
+
+    /// What it is to be late, or before what was sent first.
+    fn count_order(&mut self, writer: usize, question: u64, sent: u64) {
+        if self.step > sent + DELAYED_STEPS {
+            self.count(Fault::MessageDelayed);
+        }
+        let is_older = |connection: &&Connection| {
+            let of_writer = connection.writer == writer && connection.is_open_there;
+            of_writer && connection.requests.front().is_some_and(|(first, ..)| *first < question)
+        };
+        if self.connections.iter().any(|connection| is_older(&connection)) {
+            self.count(Fault::MessageOvertaken);
         }
     }
 
@@ -372,8 +402,8 @@ impl World {
         }
         match message {
             Message::Open { .. } => None,
-            Message::Write { page, value } => {
-                target.cache[*page] = *value;
+            Message::Write { page, words } => {
+                target.cache[*page] = *words;
                 None
             }
             Message::Flush if target.is_poisoned => Some(Answer::Refused),
@@ -382,6 +412,12 @@ impl World {
                 // The kernel forgets what it could not write.
                 target.cache = target.durable;
                 self.count(Fault::FlushFailed);
+                Some(Answer::Refused)
+            }
+            Message::Flush if target.is_full && target.cache != target.durable => {
+                target.is_poisoned = true;
+                self.count(Fault::DiskFull);
+                self.drop_unflushed(number);
                 Some(Answer::Refused)
             }
             Message::Flush => {
@@ -435,22 +471,25 @@ impl World {
 
     /// One thing goes wrong with a target or with the network.
     pub(super) fn fail_something(&mut self) {
-        let (target, kind) = (self.random.below(self.targets.len()), self.random.below(24));
+        let (target, kind) = (self.random.below(self.targets.len()), self.random.below(32));
         match kind {
             0..=2 => self.stop(target, true),
             3 => self.stop(target, false),
             4..=6 => self.cut(true),
             7..=9 => self.cut(false),
             10..=12 => self.block(target),
-            13 | 20..=23 => self.restore(target),
+            13 | 20..=23 | 28.. => self.restore(target),
             14 => self.targets[target].fails_flush = true,
             15 => self.targets[target].fails_state = true,
+            24 => self.targets[target].is_full = true,
+            25 => self.jump_clock(),
+            26 | 27 => self.duplicate(),
             _ => self.copy(target),
         }
         // Most faults end after a while.
         let other = self.random.below(self.targets.len());
         if self.random.once_in(2) {
-            self.targets[other].is_up = true;
+            (self.targets[other].is_up, self.targets[other].is_full) = (true, false);
         }
         if self.random.once_in(2) {
             let writer = self.random.below(self.links.len());
@@ -462,7 +501,7 @@ impl World {
     pub(super) fn heal(&mut self) {
         self.is_faultless = true;
         for target in &mut self.targets {
-            (target.is_up, target.fails_flush, target.fails_state) = (true, false, false);
+            (target.is_up, target.fails_flush, target.fails_state, target.is_full) = (true, false, false, false);
         }
         for links in &mut self.links {
             links.fill(Link::default());
@@ -485,19 +524,59 @@ impl World {
                 }
             }
         }
+        if loses_power {
+            self.drop_unflushed(number);
+        }
+    }
+
+    /// Of what is not durable some words become so, and others are gone.
+    fn drop_unflushed(&mut self, number: usize) {
         for page in 0..PAGES {
-            let target = &mut self.targets[number];
-            if !loses_power || target.durable[page] == target.cache[page] {
-                continue;
+            let mut fates = [false; 2];
+            for word in 0..WORDS {
+                let target = &self.targets[number];
+                if target.durable[page][word] == target.cache[page][word] {
+                    continue;
+                }
+                let is_kept = self.random.once_in(2);
+                fates[usize::from(is_kept)] = true;
+                let target = &mut self.targets[number];
+                if is_kept {
+                    target.durable[page][word] = target.cache[page][word];
+                } else {
+                    target.cache[page][word] = target.durable[page][word];
+                }
+                self.count(if is_kept { Fault::UnflushedWordKept } else { Fault::UnflushedWordLost });
             }
-            let is_kept = self.random.once_in(2);
-            let target = &mut self.targets[number];
-            if is_kept {
-                target.durable[page] = target.cache[page];
-            } else {
-                target.cache[page] = target.durable[page];
+            if fates == [true; 2] {
+                self.count(Fault::PageTorn);
             }
-            self.count(if is_kept { Fault::UnflushedPageKept } else { Fault::UnflushedPageLost });
+        }
+    }
+
+    /// A writer takes all that it waits for to be late.
+    fn jump_clock(&mut self) {
+        let writer = self.random.below(self.links.len());
+        let waits = |connection: &Connection| {
+            let has_asked = !connection.requests.is_empty() || !connection.replies.is_empty();
+            connection.writer == writer && connection.is_open_here && has_asked
+        };
+        for index in 0..self.connections.len() {
+            if waits(&self.connections[index]) {
+                self.count(Fault::ClockJumped);
+                self.note(|| format!("connection {index} is given up: a clock has jumped"));
+                self.close_here(index);
+            }
+        }
+    }
+
+    /// The next control message of a connection arrives twice, as where a request is sent again over a new one.
+    fn duplicate(&mut self) {
+        let open = self.connections.iter_mut().filter(|connection| connection.is_open_here && connection.is_open_there);
+        let mut open: Vec<_> = open.collect();
+        if !open.is_empty() {
+            let at = self.random.below(open.len());
+            open[at].duplicates = true;
         }
     }
 
@@ -584,13 +663,28 @@ impl World {
     }
 }
 
+/// A message that takes longer is delayed.
+const DELAYED_STEPS: u64 = 30;
+
+/// Whether a target may be told this again.
+fn may_come_twice(message: &Message) -> bool {
+    matches!(message, Message::Tell(Request::Begin { .. } | Request::Confirm { .. } | Request::Mark { .. }))
+}
+
+fn brief_message(message: &Message) -> String {
+    match message {
+        Message::Tell(Request::Begin { epoch, .. }) => format!("Begin {}", names::of(epoch)),
+        Message::Tell(Request::Confirm { epoch }) => format!("Confirm {}", names::of_id(*epoch)),
+        other => format!("{other:?}"),
+    }
+}
+
 /// A state in a line.
 pub(super) fn brief(state: &PoolState) -> String {
-    let name = |epoch: &Epoch| format!("{}{{{:b}}}", &epoch.id.simple().to_string()[..4], epoch.members);
     let is = |is: bool, what: &'static str| if is { what } else { "" };
-    let ancestors: Vec<_> = state.ancestors.iter().map(name).collect();
+    let ancestors: Vec<_> = state.ancestors.iter().map(names::of).collect();
     let (behind, open) = (is(state.is_behind, " behind"), is(state.is_open, " open"));
     let announced = is(!state.is_confirmed, " announced");
-    let (epoch, opening, mark) = (name(&state.epoch), state.opening, state.mark);
+    let (epoch, opening, mark) = (names::of(&state.epoch), state.opening, state.mark);
     format!("{epoch} opening {opening} mark {mark}{announced}{behind}{open} after {}", ancestors.join(" "))
 }

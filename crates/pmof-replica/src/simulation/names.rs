@@ -1,0 +1,30 @@
+//! Epochs have random names: a trace gives them numbers, in the order in which it meets them, so that a seed repeats it to the byte.
+
+use std::cell::RefCell;
+
+use pmof_control::Epoch;
+use uuid::Uuid;
+
+thread_local! {
+    static MET: RefCell<Vec<Uuid>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A run begins.
+pub(super) fn forget() {
+    MET.with_borrow_mut(Vec::clear);
+}
+
+pub(super) fn of_id(id: Uuid) -> String {
+    MET.with_borrow_mut(|met| {
+        let number = met.iter().position(|known| *known == id).unwrap_or(met.len());
+        if number == met.len() {
+            met.push(id);
+        }
+        format!("e{number}")
+    })
+}
+
+/// The epoch with its members.
+pub(super) fn of(epoch: &Epoch) -> String {
+    format!("{}{{{:b}}}", of_id(epoch.id), epoch.members)
+}
