@@ -7,7 +7,7 @@ use std::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use pmof_access::{Durability, Evidence, Flushed, Memory, Ticket};
@@ -156,7 +156,8 @@ const SLOW: u8 = 2;
 #[derive(Debug)]
 pub(crate) struct Standing {
     pub(crate) place: Arc<ReplicaPlace>,
-    failure: OnceLock<Arc<ReplicaError>>,
+    /// Why it is out of use, and since when.
+    failure: OnceLock<(Arc<ReplicaError>, Instant)>,
     /// The program knows of the failure.
     is_told: AtomicBool,
     /// Whoever brings replicas back knows of the failure.
@@ -214,7 +215,7 @@ impl Standing {
 
     /// Of a replica that the pool is opened without; the program finds it among [`Pool::left_out`](crate::Pool::left_out).
     pub(crate) fn failed(place: Arc<ReplicaPlace>, why: Arc<ReplicaError>) -> Self {
-        Self { failure: OnceLock::from(why), is_told: AtomicBool::new(true), ..Self::new(place) }
+        Self { failure: OnceLock::from((why, Instant::now())), is_told: AtomicBool::new(true), ..Self::new(place) }
     }
 
     /// Of a replica that is to catch up with the others.
@@ -281,12 +282,17 @@ impl Standing {
 
     /// Why it is out of use, if it is.
     pub(crate) fn failure(&self) -> Option<&Arc<ReplicaError>> {
-        self.failure.get()
+        self.failure.get().map(|(why, _)| why)
+    }
+
+    /// How long it has been out of use, if it is.
+    pub(crate) fn failed_for(&self) -> Option<Duration> {
+        self.failure.get().map(|(_, since)| since.elapsed())
     }
 
     /// Why it is out of use, for the program to know: closing the pool need not tell it again.
     pub(crate) fn tell_failure(&self) -> Option<&Arc<ReplicaError>> {
-        let failure = self.failure.get()?;
+        let failure = self.failure()?;
         self.is_told.store(true, Ordering::Relaxed);
         Some(failure)
     }
@@ -303,7 +309,7 @@ impl Standing {
 
     /// The same, for a reason that somebody was told.
     pub(crate) fn fail_for(&self, why: Arc<ReplicaError>) -> Arc<ReplicaError> {
-        Arc::clone(self.failure.get_or_init(|| why))
+        Arc::clone(&self.failure.get_or_init(|| (why, Instant::now())).0)
     }
 }
 

@@ -245,7 +245,7 @@ pub(super) struct Log {
 
 #[derive(Debug, Default)]
 struct Kept {
-    events: VecDeque<Event>,
+    events: VecDeque<(Event, Instant)>,
     /// The number of the first one kept.
     first: u64,
     is_closed: bool,
@@ -280,7 +280,7 @@ impl Log {
             kept.events.pop_front();
             kept.first += 1;
         }
-        kept.events.push_back(event);
+        kept.events.push_back((event, Instant::now()));
         self.added.notify_all();
     }
 
@@ -291,6 +291,13 @@ impl Log {
             kept.first + kept.events.len() as u64
         };
         Events { log: Arc::clone(self), first, next }
+    }
+
+    /// What happened last, and how long ago.
+    pub(super) fn last(&self, count: usize) -> Vec<(Event, Duration)> {
+        let kept = self.kept.lock();
+        let first = kept.events.len().saturating_sub(count);
+        kept.events.iter().skip(first).map(|(event, at)| (event.clone(), at.elapsed())).collect()
     }
 
     /// Nothing will happen any more.
@@ -318,7 +325,7 @@ impl Events {
         let mut kept = self.log.kept.lock();
         loop {
             self.next = self.next.max(kept.first);
-            if let Some(event) = kept.events.get((self.next - kept.first) as usize) {
+            if let Some((event, _)) = kept.events.get((self.next - kept.first) as usize) {
                 self.next += 1;
                 return Some(event.clone());
             }

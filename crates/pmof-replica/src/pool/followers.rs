@@ -9,7 +9,7 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use parking_lot::{Condvar, Mutex, RwLock};
@@ -67,6 +67,8 @@ pub struct AsynchronousStatus {
     pub lag_bytes: Option<u64>,
     /// How long ago the oldest of them was written, at most. `None`: as above.
     pub lag: Option<Duration>,
+    /// Of a lost one: how long it has been lost.
+    pub lost_for: Option<Duration>,
 }
 
 /// Which consistency points asynchronous members are to keep.
@@ -136,6 +138,8 @@ impl LeftAt {
 #[derive(Debug)]
 struct Told {
     state: AsynchronousState,
+    /// When it was lost, until it is connected again.
+    lost_since: Option<Instant>,
     /// The epoch that this writer has told it of.
     epoch: Option<Uuid>,
     point: Option<ConsistencyPoint>,
@@ -293,6 +297,7 @@ impl Followers {
                 point: told.point.clone(),
                 lag_bytes: lag.map(|lag: Lag| lag.bytes),
                 lag: lag.map(|lag| lag.age),
+                lost_for: told.lost_since.map(|since| since.elapsed()),
             }
         };
         self.list.read().iter().map(of).collect()

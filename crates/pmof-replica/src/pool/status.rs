@@ -1,11 +1,14 @@
 //! What an open pool is at this moment.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use pmof_control::{Forced, Roster};
 
-use super::{AsynchronousStatus, Pool, epochs::Epochs, opened::place};
+use super::{AsynchronousStatus, Event, Pool, epochs::Epochs, opened::place};
 use crate::{PoolError, ReplicaDomain, ReplicaError, ReplicaPlace, lineage::quorum, member::Member};
+
+/// Events that the status has.
+const LAST_EVENTS: usize = 16;
 
 /// Where a replica of an open pool is in its life.
 #[derive(Clone, Debug)]
@@ -32,6 +35,8 @@ pub struct ReplicaStatus {
     pub replica: Arc<ReplicaPlace>,
     /// Where it is in its life.
     pub state: ReplicaState,
+    /// Of a lost one: how long it has been lost, or looked for since the pool was opened without it.
+    pub lost_for: Option<Duration>,
     /// The failure domain that it is in, and the name of that; `None` where it is not known.
     pub domain: Option<(ReplicaDomain, String)>,
 }
@@ -52,6 +57,8 @@ pub struct PoolStatus {
     /// The last opening for writing with fewer members than are safe ([`min_replicas`](crate::PoolOptions::min_replicas), or `--force` of a command), which may have lost what
     /// only the others had; until that [is known](Pool::clear_forced).
     pub forced: Option<Forced>,
+    /// What happened last, at most 16 events, the oldest first, and how long ago.
+    pub last_events: Vec<(Event, Duration)>,
     /// Members that the pool has and that have its data: the replicas that it was made with, unless they were [changed](Pool::add).
     pub made_count: usize,
     /// Members that must be connected for a persist to be acknowledged after a loss, witnesses among them.
@@ -92,7 +99,8 @@ impl Pool {
                 None => ReplicaState::InSync,
             };
             let name = standing.failure_domain().map(|domain| domain.name.to_string());
-            ReplicaStatus { replica: Arc::clone(&standing.place), state, domain: standing.domain().zip(name) }
+            let (replica, lost_for) = (Arc::clone(&standing.place), standing.failed_for());
+            ReplicaStatus { replica, state, lost_for, domain: standing.domain().zip(name) }
         };
         let (replicas, witnesses) =
             (replicas.into_iter().map(status).collect(), witnesses.into_iter().map(status).collect());
@@ -107,6 +115,7 @@ impl Pool {
         let spares = roster.iter().flat_map(Roster::spares).filter_map(|spare| spare.url.parse().ok());
         let spares = spares.map(|url| place(&url)).collect();
         let forced = roster.as_ref().and_then(|roster| roster.forced);
-        Ok(PoolStatus { epoch, replicas, witnesses, asynchronous, spares, forced, made_count, quorum })
+        let last_events = self.0.events.last(LAST_EVENTS);
+        Ok(PoolStatus { epoch, replicas, witnesses, asynchronous, spares, forced, last_events, made_count, quorum })
     }
 }

@@ -365,12 +365,16 @@ fn a_member_that_was_away_is_copied_to_by_the_map() {
     pool.persist(100_000, b"before").unwrap();
     far.stop();
     wait_for(&mut events, |event| matches!(event, Event::NotFollowing { .. }));
+    assert!(asynchronous(&pool).lost_for.is_some());
+    let told = pool.status().unwrap().last_events.pop();
+    assert!(matches!(told, Some((Event::NotFollowing { .. }, _))), "{told:?}");
     pool.persist(900_000, b"while it was away").unwrap();
     pool.persist(900_100, b"again").unwrap();
     flip(&far, 700_000);
     far.restart();
     let back = wait_for(&mut events, |event| matches!(event, Event::Following { .. }));
     assert!(matches!(back, Event::Following { copied_bytes: 8192, .. }), "{back:?}");
+    assert!(asynchronous(&pool).lost_for.is_none());
     pool.consistency_point("two").unwrap();
     wait_at(&pool, "two");
     pool.close().unwrap();

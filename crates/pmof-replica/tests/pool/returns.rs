@@ -46,6 +46,7 @@ fn a_lost_replica_is_no_error_and_the_receipt_says_so() {
     let status = pool.status().unwrap();
     assert_eq!((status.in_sync_count(), status.made_count, status.quorum), (2, 3, 2));
     assert!(matches!(status.replicas[1].state, ReplicaState::Lost(_)));
+    assert!(status.replicas[1].lost_for.is_some() && status.replicas[0].lost_for.is_none());
     let event = wait_for(&mut events, |event| matches!(event, Event::Lost { .. }));
     assert!(event.to_string().contains(&lost), "{event}");
     pool.close().unwrap();

@@ -44,7 +44,7 @@ impl Followers {
             url,
             outbox: Arc::new(Outbox::new(self.bound, self.identity.size_bytes)),
             left_at: Mutex::default(),
-            told: Mutex::new(Told { state: AsynchronousState::Connecting, epoch: None, point: None }),
+            told: Mutex::new(Told { state: AsynchronousState::Connecting, lost_since: None, epoch: None, point: None }),
         });
         self.list.write().push(Arc::clone(&following));
         self.is_any.store(true, Ordering::Release);
@@ -86,7 +86,10 @@ impl Followers {
                 }
             };
             if let Some(why) = why {
-                following.told.lock().state = AsynchronousState::Lost(Arc::clone(&why));
+                let mut told = following.told.lock();
+                told.state = AsynchronousState::Lost(Arc::clone(&why));
+                told.lost_since.get_or_insert_with(Instant::now);
+                drop(told);
                 if !std::mem::replace(&mut is_told, true) {
                     let Some(shared) = pool.upgrade() else { return };
                     shared.events.add(Event::NotFollowing { replica: Arc::clone(&following.place), why });

@@ -106,7 +106,9 @@ impl Sending<'_> {
     /// Copies to the member what is missing, then sends it what is written, again and again until it is lost. `missing` has then what it lacked of that.
     fn run(&mut self, missing: &PageMap, has_followed: &AtomicBool) -> Stop {
         loop {
-            self.following.told.lock().state = AsynchronousState::Copying;
+            let mut told = self.following.told.lock();
+            (told.state, told.lost_since) = (AsynchronousState::Copying, None);
+            drop(told);
             match self.copy(missing) {
                 Ok(copied_bytes) => {
                     has_followed.store(true, Ordering::Relaxed);
