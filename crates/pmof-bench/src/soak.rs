@@ -18,10 +18,11 @@ use serde::Serialize;
 
 use self::{
     ledger::{Ledger, WrongWord},
-    workload::{POOL_BYTES, POOL_WORDS, ROUND_LIMIT, Workload},
+    workload::{POOL_WORDS, ROUND_LIMIT, Workload},
     writer::{Report, Writer},
 };
 
+pub(crate) use workload::POOL_BYTES;
 pub use workload::Random;
 pub use writer::{WriterArgs, run_writer};
 

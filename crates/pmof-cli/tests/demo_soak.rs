@@ -166,6 +166,17 @@ fn the_chaos_finds_a_byte_that_no_catch_up_copied() {
 }
 
 #[test]
+fn a_pool_is_taken_from_writers_that_hang() {
+    let directory = directory();
+    for transport in ["tcp", "shm"] {
+        let takeovers = ["bench", "takeover", "--count", "5", "--transport", transport, "--json"];
+        let report = json(&pmof(&directory, &takeovers));
+        assert_eq!(report["count"], 5, "{report}");
+        assert!(is_empty(&directory), "the benchmark cleans up");
+    }
+}
+
+#[test]
 fn nobody_notices_kills_and_pauses_over_shared_memory() {
     let directory = directory();
     let chaos = ["chaos", "--transport", "shm", "--kills", "3", "--pauses", "1", "--json"];

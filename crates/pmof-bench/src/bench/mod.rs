@@ -28,6 +28,7 @@ mod runner;
 mod scale;
 mod stage;
 pub mod statistics;
+mod takeover;
 mod usage;
 mod workload;
 
@@ -68,6 +69,7 @@ enum Measurement {
     CatchUp(catch_up::CatchUpArgs),
     Lanes(lanes::LanesArgs),
     Scale(scale::ScaleArgs),
+    Takeover(takeover::TakeoverArgs),
 }
 
 /// Runs `pmof bench`.
@@ -82,5 +84,6 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         Measurement::CatchUp(args) => catch_up::run(args),
         Measurement::Lanes(args) => lanes::run(args),
         Measurement::Scale(args) => scale::run(args),
+        Measurement::Takeover(args) => takeover::run(args),
     }
 }

@@ -6,7 +6,7 @@ use super::ledger::{WORD_BYTES, Write};
 pub(super) const POOL_WORDS: usize = 1 << ADDRESS_BITS;
 
 /// Bytes of the pool: 1 MiB.
-pub(super) const POOL_BYTES: u64 = (POOL_WORDS * WORD_BYTES) as u64;
+pub(crate) const POOL_BYTES: u64 = (POOL_WORDS * WORD_BYTES) as u64;
 
 /// Rounds that the stamps can tell apart.
 pub(super) const ROUND_LIMIT: u64 = 1 << ROUND_BITS;
