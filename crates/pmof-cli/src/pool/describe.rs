@@ -13,7 +13,7 @@ use pmof_pool::{
 use pmof_replica::{PartInfo, RemoteState, ReplicaFound, ReplicaInfo};
 use serde::Serialize;
 
-use super::utc;
+use super::utc::utc;
 
 /// A pool set as described by its parts.
 #[derive(Debug, Serialize)]

@@ -11,7 +11,7 @@ use pmof_console::{
 };
 use serde::Serialize;
 
-use super::utc;
+use super::utc::utc;
 
 /// List the consistency points that a pool's asynchronous members keep
 ///

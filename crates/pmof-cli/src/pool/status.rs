@@ -13,7 +13,7 @@ use pmof_console::{
 };
 use serde::Serialize;
 
-use super::utc;
+use super::utc::utc;
 use crate::watch::WatchArgs;
 
 /// Show which members a pool has, in which states they are, and how many losses it survives now

@@ -52,9 +52,6 @@ mod others;
 mod outsiders;
 mod witnesses;
 
-use forced::forced;
-use witnesses::find_witnesses;
-
 /// What becomes of a pool that was made here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum New {
@@ -495,7 +492,7 @@ impl Format for Opening {
         let identity = identity.map(|identity| Identity { replica_count: electorate.count(), ..identity });
         self.leave_out_non_members(&mut opened, &electorate, access);
         if let Some(identity) = &identity {
-            failed.append(&mut find_witnesses(&mut opened, &electorate, identity));
+            failed.append(&mut Self::find_witnesses(&mut opened, &electorate, identity));
         }
         let alone = self.asynchronous_alone(&opened, &failed).or_else(|| self.witnesses_alone(&opened, &failed));
         let judged = match alone {
@@ -575,7 +572,9 @@ impl NativeReplicas {
             Origin::Made(_) => Some(made(&found)),
             Origin::Found { electorate, access: OpenFor::Write, .. } => {
                 let kept = electorate.kept().map(|kept| noted(kept, &found));
-                kept.map(|kept| if opening.is_unsafe { kept.forced_by(forced(&kept, &opened, &base)) } else { kept })
+                kept.map(
+                    |kept| if opening.is_unsafe { kept.forced_by(Opening::mark(&kept, &opened, &base)) } else { kept },
+                )
             }
             Origin::Found { .. } => None,
         };
@@ -767,13 +766,6 @@ fn words(opened: &[Opened]) -> Vec<Word<'_>> {
         roster: opened.roster.as_ref(),
     });
     words.collect()
-}
-
-impl Opened {
-    /// Why it is not in sync with the others.
-    fn why_apart(&self, apart: Apart, made: u16) -> ReplicaError {
-        if self.is_witness { self.as_witness() } else { ReplicaError::of(apart, made) }
-    }
 }
 
 /// Whether the replica may be lost for this reason, rather than in use or unfit.

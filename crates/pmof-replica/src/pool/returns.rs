@@ -42,6 +42,7 @@ use crate::{
 
 mod copy;
 mod copy_flush;
+mod lost;
 mod places;
 mod spares;
 #[cfg(test)]
@@ -50,7 +51,7 @@ mod verify;
 
 pub(super) use copy::differing_pages;
 use copy_flush::CopyFlush;
-use spares::Spares;
+use lost::Spares;
 
 /// How often it is looked for losses of which no persist told, and for writes that all replicas have.
 const TICK: Duration = Duration::from_secs(1);

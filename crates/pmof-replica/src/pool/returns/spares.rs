@@ -1,57 +1,15 @@
 //! When a spare takes the place of a member that is lost.
 
 use std::{
-    collections::BTreeMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
-    time::{Duration, Instant},
+    sync::{Arc, atomic::Ordering},
+    time::Instant,
 };
-
-use parking_lot::Mutex;
 
 use super::{Returns, Shared, spawn};
 use crate::{
     member::Member,
     pool::{Open, Pool},
 };
-
-#[cfg(test)]
-mod tests;
-
-/// Since when members have been lost, by their positions.
-#[derive(Debug, Default)]
-struct Lost(BTreeMap<usize, Instant>);
-
-impl Lost {
-    /// Takes in which are lost now. Returns those that have been for so long, or longer, the one that has been for longest first. One that comes back begins anew.
-    fn look(&mut self, lost: &[usize], now: Instant, after: Duration) -> Vec<usize> {
-        self.0.retain(|position, _| lost.contains(position));
-        for position in lost {
-            self.0.entry(*position).or_insert(now);
-        }
-        let mut due: Vec<_> = self.0.iter().filter(|(_, since)| now.duration_since(**since) >= after).collect();
-        due.sort_by_key(|(_, since)| **since);
-        due.into_iter().map(|(position, _)| *position).collect()
-    }
-}
-
-/// What it takes to take spares.
-#[derive(Debug)]
-pub(in crate::pool) struct Spares {
-    /// How long a member is lost before.
-    after: Duration,
-    lost: Mutex<Lost>,
-    /// One at a time.
-    is_taking: AtomicBool,
-}
-
-impl Spares {
-    pub(super) fn new(after: Duration) -> Self {
-        Self { after, lost: Mutex::default(), is_taking: AtomicBool::new(false) }
-    }
-}
 
 impl Returns {
     /// Has a spare taken where a member has been lost for so long, or where a writer before has begun to take one; one at a time.

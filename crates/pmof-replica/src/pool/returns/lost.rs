@@ -1,0 +1,45 @@
+//! Since when members have been lost.
+
+use std::{
+    collections::BTreeMap,
+    sync::atomic::AtomicBool,
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
+
+#[cfg(test)]
+mod tests;
+
+/// Since when members have been lost, by their positions.
+#[derive(Debug, Default)]
+pub(super) struct Lost(BTreeMap<usize, Instant>);
+
+impl Lost {
+    /// Takes in which are lost now. Returns those that have been for so long, or longer, the one that has been for longest first. One that comes back begins anew.
+    pub(super) fn look(&mut self, lost: &[usize], now: Instant, after: Duration) -> Vec<usize> {
+        self.0.retain(|position, _| lost.contains(position));
+        for position in lost {
+            self.0.entry(*position).or_insert(now);
+        }
+        let mut due: Vec<_> = self.0.iter().filter(|(_, since)| now.duration_since(**since) >= after).collect();
+        due.sort_by_key(|(_, since)| **since);
+        due.into_iter().map(|(position, _)| *position).collect()
+    }
+}
+
+/// What it takes to take spares.
+#[derive(Debug)]
+pub(in crate::pool) struct Spares {
+    /// How long a member is lost before.
+    pub(super) after: Duration,
+    pub(super) lost: Mutex<Lost>,
+    /// One at a time.
+    pub(super) is_taking: AtomicBool,
+}
+
+impl Spares {
+    pub(super) fn new(after: Duration) -> Self {
+        Self { after, lost: Mutex::default(), is_taking: AtomicBool::new(false) }
+    }
+}
