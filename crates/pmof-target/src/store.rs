@@ -344,6 +344,16 @@ impl PoolStore {
         })
     }
 
+    /// Whether an initiator of this target writes the pool; fails where the pool is of no use as it is. Reads nothing but the header, and keeps
+    /// nobody from opening meanwhile.
+    pub(crate) fn is_written(&self, name: &PoolName) -> Result<bool, StoreError> {
+        if let Some(device) = self.device(name) {
+            return Ok(self.info_on(device)?.open_by.is_some());
+        }
+        self.checked_entry(name)?;
+        Ok(self.writers().contains_key(name))
+    }
+
     /// Up to `limit` names of pools after `after`, in order. Files that do not begin as a pool does are passed over; a
     /// damaged pool is named, and [`info`](Self::info) says what is wrong with it.
     pub fn list(&self, after: Option<&PoolName>, limit: usize) -> Result<Vec<PoolName>, StoreError> {

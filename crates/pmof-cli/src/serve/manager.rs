@@ -43,7 +43,7 @@ pub(super) struct Watchdog {
 impl Watchdog {
     /// `None`: nobody asks.
     pub(super) fn start(observer: Observer) -> anyhow::Result<Option<Self>> {
-        let Some(limit) = watchdog_enabled() else { return Ok(None) };
+        let Some(limit) = watchdog_enabled().filter(|limit| !limit.is_zero()) else { return Ok(None) };
         let (stop, stopped) = channel();
         let watch = move || {
             while stopped.recv_timeout(limit / 2) == Err(RecvTimeoutError::Timeout) {

@@ -2,14 +2,17 @@
 
 use std::{
     fmt,
-    io::ErrorKind,
-    net::{SocketAddr, ToSocketAddrs},
-    os::unix::net::UnixStream,
+    io::{self, ErrorKind, Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
     str::FromStr,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread::JoinHandle,
-    time::{Duration, UNIX_EPOCH},
+    time::{Duration, Instant, UNIX_EPOCH},
 };
 
 use anyhow::{Context, anyhow};
@@ -24,13 +27,24 @@ use prometheus_client::{
     metrics::MetricType,
     registry::Registry,
 };
-use tiny_http::{Header, Method, Request, Response, Server};
 
 /// The path under which Prometheus looks unless told otherwise.
 const PATH: &str = "/metrics";
 
 /// The media type of the text.
-const CONTENT_TYPE: &str = "Content-Type: application/openmetrics-text; version=1.0.0; charset=utf-8";
+const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+/// Longer than the head of any scrape.
+const HEAD_MAX_BYTES: usize = 8 << 10;
+
+/// Time for one request and its answer: nobody else is answered meanwhile, and stopping waits for it.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Time for a client to close once it has its answer.
+const LINGER: Duration = Duration::from_millis(100);
+
+/// How often it is looked for connections.
+const LOOK: Duration = Duration::from_millis(20);
 
 /// Where metrics are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,51 +81,75 @@ impl fmt::Display for MetricsAddress {
 
 /// Serves metrics until it is dropped; then its socket is removed.
 pub(super) struct MetricsServer {
-    server: Arc<Server>,
+    is_stopping: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
     socket: Option<PathBuf>,
 }
 
 impl MetricsServer {
     pub(super) fn start(address: &MetricsAddress, observer: Observer) -> anyhow::Result<Self> {
-        let (server, socket) = listen(address).with_context(|| format!("cannot serve metrics at {address}"))?;
-        let server = Arc::new(server);
-        let here = Arc::clone(&server);
-        let serve = move || here.incoming_requests().for_each(|request| answer(request, &observer));
-        let thread = std::thread::Builder::new().name("pmof-metrics".to_owned()).spawn(serve);
-        let thread = Some(thread.context("cannot start a thread; see the limit of processes (ulimit -u)")?);
-        let at = match (address, server.server_addr().to_ip()) {
+        let listener = Listener::bind(address).with_context(|| format!("cannot serve metrics at {address}"))?;
+        let at = match (address, &listener) {
             // With the port that was picked.
-            (MetricsAddress::Net(_), Some(address)) => MetricsAddress::Net(address.to_string()),
+            (MetricsAddress::Net(_), Listener::Net(listener)) => {
+                MetricsAddress::Net(listener.local_addr()?.to_string())
+            }
             _ => address.clone(),
         };
+        let socket = match address {
+            MetricsAddress::Net(_) => None,
+            MetricsAddress::Path(path) => Some(path.clone()),
+        };
+        let is_stopping = Arc::new(AtomicBool::new(false));
+        let here = Arc::clone(&is_stopping);
+        let serve = move || serve(&listener, &observer, &here);
+        let thread = std::thread::Builder::new().name("pmof-metrics".to_owned()).spawn(serve);
+        let thread = Some(thread.context("cannot start a thread; see the limit of processes (ulimit -u)")?);
         log::info!(event = "metrics_listening", address:% = at; "metrics are served at {at}");
-        Ok(Self { server, thread, socket })
+        Ok(Self { is_stopping, thread, socket })
     }
 }
 
 impl Drop for MetricsServer {
     fn drop(&mut self) {
-        self.server.unblock();
-        // A panic was reported by the thread itself.
+        self.is_stopping.store(true, Ordering::Release);
+        // It looks for that between two connections, and gives each of them little time. A panic was reported by the thread itself.
         let _ = self.thread.take().map(JoinHandle::join);
         // Where it is gone already nothing is left behind.
         let _ = self.socket.take().map(std::fs::remove_file);
     }
 }
 
-fn listen(address: &MetricsAddress) -> anyhow::Result<(Server, Option<PathBuf>)> {
-    let started = match address {
-        MetricsAddress::Net(address) => {
-            let all: Vec<SocketAddr> = address.to_socket_addrs().context("the host has no address")?.collect();
-            Server::http(&all[..]).map(|server| (server, None))
+#[derive(Debug)]
+enum Listener {
+    Net(TcpListener),
+    Path(UnixListener),
+}
+
+impl Listener {
+    fn bind(address: &MetricsAddress) -> anyhow::Result<Self> {
+        let listener = match address {
+            MetricsAddress::Net(address) => Self::Net(TcpListener::bind(address)?),
+            MetricsAddress::Path(path) => {
+                remove_stale(path)?;
+                Self::Path(UnixListener::bind(path)?)
+            }
+        };
+        match &listener {
+            Self::Net(listener) => listener.set_nonblocking(true)?,
+            Self::Path(listener) => listener.set_nonblocking(true)?,
         }
-        MetricsAddress::Path(path) => {
-            remove_stale(path)?;
-            Server::http_unix(path).map(|server| (server, Some(path.clone())))
-        }
-    };
-    started.map_err(|error| anyhow!(error))
+        Ok(listener)
+    }
+
+    /// The next one who waits, if there is one.
+    fn accept(&self) -> io::Result<Client> {
+        // On Linux a connection does not inherit that its listener never waits.
+        Ok(match self {
+            Self::Net(listener) => Client::Net(listener.accept()?.0),
+            Self::Path(listener) => Client::Path(listener.accept()?.0),
+        })
+    }
 }
 
 /// Removes the socket of a target that was killed.
@@ -125,20 +163,127 @@ fn remove_stale(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-fn answer(request: Request, observer: &Observer) {
-    let path = request.url().split('?').next().unwrap_or_default();
-    let response = match (request.method(), path) {
-        (Method::Get | Method::Head, PATH) => {
-            let response = Response::from_string(text(observer.metrics()));
-            CONTENT_TYPE.parse::<Header>().into_iter().fold(response, Response::with_header)
+#[derive(Debug)]
+enum Client {
+    Net(TcpStream),
+    Path(UnixStream),
+}
+
+/// One after the other: whoever scrapes comes every few seconds, and one who is slow has [`PATIENCE`].
+fn serve(listener: &Listener, observer: &Observer, is_stopping: &AtomicBool) {
+    while !is_stopping.load(Ordering::Acquire) {
+        match listener.accept() {
+            // Whoever asked may be gone, or too slow.
+            Ok(client) => drop(client.serve(observer)),
+            // Also where there are no descriptors just now.
+            Err(_) => std::thread::sleep(LOOK),
         }
-        (Method::Get | Method::Head, _) => {
-            Response::from_string(format!("metrics are at {PATH}\n")).with_status_code(404)
+    }
+}
+
+impl Client {
+    fn serve(mut self, observer: &Observer) -> io::Result<()> {
+        let until = Instant::now() + PATIENCE;
+        let mut head = Vec::new();
+        while !is_whole(&head) {
+            if head.len() > HEAD_MAX_BYTES {
+                return self.write(until, &page("431 Request Header Fields Too Large", "the request is too long\n"));
+            }
+            let mut bytes = [0; 1024];
+            match self.read(until, &mut bytes)? {
+                0 => return Ok(()),
+                len_bytes => head.extend_from_slice(&bytes[..len_bytes]),
+            }
         }
-        _ => Response::from_string("metrics can only be read\n").with_status_code(405),
-    };
-    // Whoever asked may be gone.
-    let _ = request.respond(response);
+        let answer = answer(&head, observer);
+        self.write(until, &answer)
+    }
+
+    /// No single call waits beyond `until`.
+    fn limit(&self, until: Instant) -> io::Result<()> {
+        let left = until.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        match self {
+            Self::Net(stream) => {
+                stream.set_read_timeout(Some(left))?;
+                stream.set_write_timeout(Some(left))
+            }
+            Self::Path(stream) => {
+                stream.set_read_timeout(Some(left))?;
+                stream.set_write_timeout(Some(left))
+            }
+        }
+    }
+
+    fn read(&mut self, until: Instant, into: &mut [u8]) -> io::Result<usize> {
+        self.limit(until)?;
+        match self {
+            Self::Net(stream) => stream.read(into),
+            Self::Path(stream) => stream.read(into),
+        }
+    }
+
+    fn write(&mut self, until: Instant, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            self.limit(until)?;
+            let len_bytes = match self {
+                Self::Net(stream) => stream.write(bytes)?,
+                Self::Path(stream) => stream.write(bytes)?,
+            };
+            bytes = &bytes[len_bytes..];
+        }
+        // What was not read of the request would turn the end into a reset, which takes the answer away.
+        let end = |stream: &mut dyn Read| {
+            let mut rest = [0; 1024];
+            let _ = stream.read(&mut rest);
+        };
+        self.limit(until.min(Instant::now() + LINGER))?;
+        match self {
+            Self::Net(stream) => {
+                stream.shutdown(Shutdown::Write)?;
+                end(stream);
+            }
+            Self::Path(stream) => {
+                stream.shutdown(Shutdown::Write)?;
+                end(stream);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Whether the request's head has come. A body is of no matter.
+fn is_whole(head: &[u8]) -> bool {
+    head.windows(4).any(|bytes| bytes == b"\r\n\r\n") || head.windows(2).any(|bytes| bytes == b"\n\n")
+}
+
+fn answer(head: &[u8], observer: &Observer) -> Vec<u8> {
+    let line = head.split(|byte| *byte == b'\r' || *byte == b'\n').next().unwrap_or_default();
+    let line = String::from_utf8_lossy(line);
+    let mut words = line.split(' ');
+    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+    let is_http = words.next().is_some_and(|version| version.starts_with("HTTP/1."));
+    let path = target.split('?').next().unwrap_or_default();
+    match (is_http, method, path) {
+        (false, ..) => page("400 Bad Request", "this is no request of HTTP/1\n"),
+        (true, "GET", PATH) => page_of("200 OK", CONTENT_TYPE, &text(observer.metrics())),
+        (true, "GET", _) => page("404 Not Found", &format!("metrics are at {PATH}\n")),
+        _ => page("405 Method Not Allowed", "metrics can only be read, with GET\n"),
+    }
+}
+
+fn page(status: &str, text: &str) -> Vec<u8> {
+    page_of(status, "text/plain; charset=utf-8", text)
+}
+
+fn page_of(status: &str, content_type: &str, text: &str) -> Vec<u8> {
+    let len_bytes = text.len();
+    let head = format!(
+        "HTTP/1.1 {status}\r\nContent-Type: {content_type}\r\nContent-Length: {len_bytes}\r\nConnection: close\r\n\r\n"
+    );
+    (head + text).into_bytes()
 }
 
 fn text(metrics: TargetMetrics) -> String {

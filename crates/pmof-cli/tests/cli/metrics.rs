@@ -125,6 +125,14 @@ fn only_metrics_are_served_and_only_read() {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.contains("405 Method Not Allowed"), "{answer}");
+    // A body that was announced and never comes, however long, harms nobody.
+    for length in ["9000000000000000000", "2000"] {
+        let mut stream = TcpStream::connect(&at).unwrap();
+        write!(stream, "GET /metrics HTTP/1.1\r\nHost: t\r\nContent-Length: {length}\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        assert!(values(&answer).contains_key("pmof_draining"));
+    }
     // What is no request ends that connection, and nothing else.
     TcpStream::connect(&at).unwrap().write_all(&[0xff; 300]).unwrap();
     assert!(scrape(&at).contains_key("pmof_draining"));
@@ -160,6 +168,28 @@ fn a_socket_of_a_killed_target_is_replaced_and_one_of_a_stopped_target_is_gone()
     kill_process(Pid::from_child(&target.child), Signal::TERM).unwrap();
     assert!(target.child.wait().unwrap().success());
     assert!(!socket.exists());
+}
+
+/// Clients that say nothing, say too much, or read nothing keep nobody from scraping for long, nor the target from stopping.
+#[test]
+fn clients_that_misbehave_are_given_up() {
+    let (mut target, at) = measured(&[]);
+    let _silent = TcpStream::connect(&at).unwrap();
+    let mut endless = TcpStream::connect(&at).unwrap();
+    while endless.write_all(&[b'x'; 4096]).is_ok() {}
+    assert!(scrape(&at).contains_key("pmof_draining"));
+    let mut greedy = TcpStream::connect(&at).unwrap();
+    for _ in 0..3000 {
+        // It is cut off at some point, and told nothing that it would read.
+        if greedy.write_all(b"GET /metrics HTTP/1.1\r\nHost: t\r\n\r\n").is_err() {
+            break;
+        }
+    }
+    assert!(scrape(&at).contains_key("pmof_draining"));
+    let _silent = [(); 3].map(|()| TcpStream::connect(&at).unwrap());
+    kill_process(Pid::from_child(&target.child), Signal::TERM).unwrap();
+    wait_until("it has stopped", || target.child.try_wait().unwrap().is_some());
+    assert!(target.child.wait().unwrap().success());
 }
 
 /// Killed when dropped.

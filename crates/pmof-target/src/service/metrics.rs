@@ -25,8 +25,8 @@ pub struct TargetMetrics {
     pub status: Result<TargetStatus, String>,
     /// Connections taken, by the name of their transport.
     pub accepted: BTreeMap<&'static str, u64>,
-    /// Connections turned away, by the reason: `too_many`, `memory_budget`, `foreign_user`, `session_used`, or `failed` where
-    /// one broke off meanwhile.
+    /// Connections turned away, by the reason: `too_many`, `memory_budget`, `foreign_user` or `session_used`. One that breaks off meanwhile is not
+    /// counted.
     pub turned_away: BTreeMap<&'static str, u64>,
     /// Connections that ended with a pool open.
     pub left_open: u64,
@@ -54,7 +54,7 @@ pub struct RequestCounts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PoolCounts {
-    /// Being written by an initiator.
+    /// Being written by an initiator of this target.
     pub being_written: u64,
     /// Whole, and written by nobody.
     pub idle: u64,
@@ -144,9 +144,9 @@ pub(super) fn count_pools(pools: &PoolStore) -> PoolCounts {
     let (mut counts, mut after) = (PoolCounts::default(), None);
     while let Ok(names) = pools.list(after.as_ref(), LISTED) {
         for name in &names {
-            match pools.info(name) {
-                Ok(info) if info.open_by.is_some() => counts.being_written += 1,
-                Ok(_) => counts.idle += 1,
+            match pools.is_written(name) {
+                Ok(true) => counts.being_written += 1,
+                Ok(false) => counts.idle += 1,
                 Err(StoreError::NotFound { .. }) => {}
                 Err(_) => counts.unusable += 1,
             }
