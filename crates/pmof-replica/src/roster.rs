@@ -104,8 +104,9 @@ pub(crate) fn settled_at(roster: &Roster) -> u64 {
     roster.notes >> NOTES_BITS
 }
 
-/// Bits of the notes that count them; those above are the number of the opening which the last change of the members was settled at.
-const NOTES_BITS: u32 = 16;
+/// Bits of the notes that count them: more than a note each millisecond for a month would use. Those above are the number of the opening which the
+/// last change of the members was settled at.
+const NOTES_BITS: u32 = 32;
 
 /// The member that is meant by its address or its number.
 pub(crate) fn named<'r>(roster: &'r Roster, text: &str) -> Option<&'r RosterMember> {

@@ -370,7 +370,9 @@ impl Returns {
         let open = guard.as_ref()?;
         let mut fresh = open.with_members(open.members.clone(), open.catching_up.clone());
         fresh.written = Some(Arc::new(PageMap::new(fresh.facts.size_bytes)));
-        let members = open.members.iter().enumerate().filter(|(_, member)| !member.standing().is_removed());
+        // A witness has no pages.
+        let has_pages = |standing: &Standing| !standing.is_removed() && !standing.is_witness();
+        let members = open.members.iter().enumerate().filter(|(_, member)| has_pages(member.standing()));
         let members = members.fold(0, |members, (position, _)| members | 1 << position);
         self.older.lock().set_aside(written, members);
         let fresh = Arc::new(fresh);

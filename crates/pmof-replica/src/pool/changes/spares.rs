@@ -101,7 +101,9 @@ impl Changer<'_> {
             }
             return Err(error);
         }
-        self.go_on_with(&self.roster()?, spare_of(&self.roster()?, spare.index).as_ref().unwrap_or(spare))
+        let roster = self.roster()?;
+        let taking = spare_of(&roster, spare.index).ok_or(ChangeError::Undecided)?;
+        self.go_on_with(&roster, &taking)
     }
 
     /// Removes the member whose place a spare has taken, and the spare from the list; or takes back what was begun.

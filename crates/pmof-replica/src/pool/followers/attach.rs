@@ -246,8 +246,16 @@ fn remove_points(reach: &Reach, url: &PoolUrl, require: Durability, pool_uuid: U
 
 /// Whether a points area cannot be had, whoever asks again: the member goes on without.
 pub(in crate::pool) fn is_definite(why: &ReplicaError) -> bool {
-    use ReplicaError::{Mismatch, NotDurable, Refused};
-    matches!(why, Mismatch { .. } | NotDurable { .. } | Refused { .. }) && !why.is_busy()
+    use PoolRefusal::{BadSize, HeadersDamaged, NoSpace, NotAUsablePool, NotFound, OldFormat};
+    match why {
+        ReplicaError::Mismatch { .. } | ReplicaError::NotDurable { .. } => true,
+        // Any other may be over the next time: the target stops, or its disk failed to read.
+        ReplicaError::Refused { refusal, .. } => matches!(
+            refusal,
+            BadSize | HeadersDamaged | NoSpace | NotAUsablePool | NotFound | OldFormat | PoolRefusal::NotDurable
+        ),
+        _ => false,
+    }
 }
 
 pub(in crate::pool) fn is_absent(error: &PoolError) -> bool {

@@ -36,10 +36,28 @@ pub(in crate::pool) struct Spares {
     pub(super) lost: Mutex<Lost>,
     /// One at a time.
     pub(super) is_taking: AtomicBool,
+    /// When none could be taken: not to be tried again before this time, and the pause that led there.
+    pub(super) failed: Mutex<Option<(Instant, Duration)>>,
 }
+
+/// Pauses between two tries to take a spare: doubled each time.
+const FIRST_PAUSE: Duration = Duration::from_secs(2);
+const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
 impl Spares {
     pub(super) fn new(after: Duration) -> Self {
-        Self { after, lost: Mutex::default(), is_taking: AtomicBool::new(false) }
+        Self { after, lost: Mutex::default(), is_taking: AtomicBool::new(false), failed: Mutex::default() }
+    }
+
+    /// Whether the last try is over for long enough.
+    pub(super) fn may_try(&self, now: Instant) -> bool {
+        self.failed.lock().is_none_or(|(until, _)| until <= now)
+    }
+
+    /// A try is over.
+    pub(super) fn tried(&self, is_taken: bool, now: Instant) {
+        let mut failed = self.failed.lock();
+        let pause = failed.map_or(FIRST_PAUSE, |(_, pause)| (pause * 2).min(LONGEST_PAUSE));
+        *failed = (!is_taken).then(|| (now + pause, pause));
     }
 }

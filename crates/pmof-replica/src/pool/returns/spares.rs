@@ -26,15 +26,17 @@ impl Returns {
         let due = self.spares.lost.lock().look(&lost, Instant::now(), self.spares.after);
         let is_begun = roster.spares().any(|spare| !spare.replica_uuid.is_nil());
         let is_wanted = is_begun || (!due.is_empty() && roster.spares().next().is_some());
-        if !is_wanted || self.spares.is_taking.swap(true, Ordering::AcqRel) {
+        if !is_wanted || !self.spares.may_try(Instant::now()) || self.spares.is_taking.swap(true, Ordering::AcqRel) {
             return;
         }
         let (returns, pool) = (Arc::clone(self), Pool(Arc::clone(shared)));
         let started = spawn("pmof-pool-spare", move || {
-            if let Err(error) = pool.take_spare(&due) {
-                // It is tried again at the next look, as long as the member is lost.
-                log::warn!("no spare was taken: {}", pmof_mem::causes(&error));
+            let taken = pool.take_spare(&due);
+            if let Err(error) = &taken {
+                // It is tried again after a pause, as long as the member is lost.
+                log::warn!("no spare was taken: {}", pmof_mem::causes(error));
             }
+            returns.spares.tried(taken.is_ok(), Instant::now());
             returns.spares.is_taking.store(false, Ordering::Release);
         });
         if let Err(error) = started {

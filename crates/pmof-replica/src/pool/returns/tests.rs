@@ -3,18 +3,20 @@ use std::thread;
 use pmof_target::{Service, ServiceOptions};
 
 use super::*;
-use crate::{Pool, PoolOptions, pages::PAGE_BYTES};
+use crate::{Pool, pages::PAGE_BYTES};
 
-/// A pool of two on targets of its own, whose threads that bring replicas back have ended.
-fn pool() -> (Pool, [(tempfile::TempDir, Service); 2]) {
-    let targets = [(); 2].map(|()| {
+/// A pool of two on targets of its own, whose threads that bring replicas back have ended; with a witness on a third target, if it is to have one.
+fn pool(has_witness: bool) -> (Pool, [(tempfile::TempDir, Service); 3]) {
+    let targets = [(); 3].map(|()| {
         let root = tempfile::tempdir_in("/dev/shm").unwrap();
         let listen = ["tcp://127.0.0.1:0".parse().unwrap()];
         let service = Service::start(root.path(), &listen, ServiceOptions::default()).unwrap();
         (root, service)
     });
     let urls = targets.each_ref().map(|(_, service)| format!("{}/orders", service.addresses()[0]));
-    let options = urls.into_iter().fold(Pool::options(), PoolOptions::replica);
+    let [one, other, witness] = urls;
+    let options = Pool::options().replica(one).replica(other);
+    let options = if has_witness { options.witness(witness) } else { options };
     let pool = options.require(Durability::ProcessCrash).create(1 << 20).unwrap();
     let returns = pool.0.returns.as_ref().unwrap();
     returns.stop();
@@ -33,18 +35,20 @@ fn is_page_known(returns: &Returns) -> bool {
 
 #[test]
 fn pages_that_all_replicas_have_are_forgotten() {
-    let (pool, _targets) = pool();
-    let returns = pool.0.returns.as_ref().unwrap();
-    pool.persist(0, &[1; 8]).unwrap();
-    let open = returns.set_aside(&pool.0, pool.0.hold().unwrap()).unwrap();
-    assert!(is_page_known(returns));
-    returns.forget_flushed(&open);
-    assert!(!is_page_known(returns));
+    for has_witness in [false, true] {
+        let (pool, _targets) = pool(has_witness);
+        let returns = pool.0.returns.as_ref().unwrap();
+        pool.persist(0, &[1; 8]).unwrap();
+        let open = returns.set_aside(&pool.0, pool.0.hold().unwrap()).unwrap();
+        assert!(is_page_known(returns));
+        returns.forget_flushed(&open);
+        assert!(!is_page_known(returns), "with a witness: {has_witness}");
+    }
 }
 
 #[test]
 fn pages_that_a_replica_may_lack_which_was_lost_meanwhile_are_kept() {
-    let (pool, _targets) = pool();
+    let (pool, _targets) = pool(false);
     let returns = pool.0.returns.as_ref().unwrap();
     pool.persist(0, &[1; 8]).unwrap();
     let open = returns.set_aside(&pool.0, pool.0.hold().unwrap()).unwrap();

@@ -24,3 +24,22 @@ fn one_that_comes_back_in_time_begins_anew() {
     assert_eq!(all.look(&[1], at(20), AFTER), [0; 0]);
     assert_eq!(all.look(&[1], at(21), AFTER), [1]);
 }
+
+#[test]
+fn a_spare_that_cannot_be_taken_is_tried_less_and_less_often() {
+    let spares = Spares::new(Duration::ZERO);
+    let mut now = Instant::now();
+    assert!(spares.may_try(now));
+    let mut pauses = Vec::new();
+    for _ in 0..12 {
+        spares.tried(false, now);
+        let began = now;
+        while !spares.may_try(now) {
+            now += Duration::from_secs(1);
+        }
+        pauses.push((now - began).as_secs());
+    }
+    assert_eq!(pauses, [2, 4, 8, 16, 32, 64, 128, 256, 512, 600, 600, 600]);
+    spares.tried(true, now);
+    assert!(spares.may_try(now));
+}
