@@ -118,6 +118,8 @@ impl Pool {
                 changer.add(&new_url, old.role)?;
             }
         }
+        // It may have been a spare, also when this was called before.
+        changer.forget_spare(&new_url)?;
         let mut lost_looks = 0;
         loop {
             let (roster, open) = (changer.roster()?, changer.shared.hold()?);

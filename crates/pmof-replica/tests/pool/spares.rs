@@ -170,6 +170,12 @@ fn spares_come_and_go_and_what_cannot_be_one_is_refused() {
     pool.add_spare(&third).unwrap();
     pool.remove(&third).unwrap();
     assert_eq!((spares(&pool).len(), pool.made_count()), (0, 3));
+    // So is one that takes a member's place because it is told to.
+    pool.add_spare(&third).unwrap();
+    pool.replace(&three[1].url("orders"), &third).unwrap();
+    assert_eq!((spares(&pool).len(), pool.made_count()), (0, 3));
+    pool.remove(&third).unwrap();
+    options([&third]).remove().unwrap();
     pool.close().unwrap();
     let error = options(urls(&three[2..])).spare("tcp://127.0.0.1:1/orders").create(POOL_BYTES).unwrap_err();
     assert!(matches!(error, PoolError::Spare(_)), "{error:?}");
