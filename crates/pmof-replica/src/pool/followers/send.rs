@@ -121,6 +121,11 @@ impl Sending<'_> {
                 Err(Interrupted::Stopped(stop)) => return stop,
                 Err(Interrupted::Overtaken) => {
                     missing.add(&self.taken);
+                    // Nothing of the copy was applied: it begins anew.
+                    let (replica, lag_bytes) = (Arc::clone(&self.following.place), missing.count_bytes());
+                    if let Err(stop) = self.event(Event::FellBehind { replica, lag_bytes }) {
+                        return stop;
+                    }
                     if !self.followers.pause(PAUSE) {
                         return Stop::Ended;
                     }
