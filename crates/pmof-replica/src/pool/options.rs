@@ -435,7 +435,7 @@ impl PoolOptions {
     /// too few members answer to know who is in sync, the read fails as this call would, and a later one may succeed. Bytes of different reads need not be of one
     /// moment, and a write that is under way may be seen in part.
     ///
-    /// Of several members that are as good, the nearest is read: one on this machine, else, of targets, one whose round trip is less than half of the first's, as measured when the pool is opened, or
+    /// Of several members that are as good, the nearest is read: one on this machine, else, of targets, one whose round trip is less than half of the first's and 1 ms shorter, as measured when the pool is opened, or
     /// opened anew. Where it fails, the others are read.
     ///
     /// None of this holds with [`min_replicas`](Self::min_replicas): these are then read as they are, whatever became of them. Nor does it of the [mirror](Pool::mirror),

@@ -8,7 +8,10 @@ use super::{NativeReplicas, Opened, Origin};
 use crate::site::Site;
 
 /// How often a target is asked; the shortest time counts.
-const ASKED: usize = 2;
+const ASKED: usize = 4;
+
+/// What another one must save of a round trip at least: less is a busy machine, and no distance.
+const LEAST_SAVED: Duration = Duration::from_millis(1);
 
 impl NativeReplicas {
     /// What it is opened for, which member is read first, and whether those in sync were closed in order.
@@ -43,7 +46,7 @@ fn nearest(opened: &[Opened], source: usize) -> usize {
     }
     let nearer = others.iter().filter_map(|opened| Some((round_trip(&opened.site)?, opened.position))).min();
     match (round_trip(&first.site), nearer) {
-        (Some(own), Some((other, position))) if other < own / 2 => position,
+        (Some(own), Some((other, position))) if other < own / 2 && other + LEAST_SAVED <= own => position,
         (None, Some((_, position))) => position,
         _ => source,
     }
