@@ -5,15 +5,17 @@ use std::{fs::OpenOptions, io::Write as _, os::unix::fs::OpenOptionsExt, path::P
 use anyhow::{Context as _, Result};
 use rustix::mm::{MapFlags, ProtFlags};
 
-use crate::{NEW, OLD, VALUE_BYTES, cpu, row};
-
-const PAGE: usize = 4096;
+use crate::{
+    NEW, OLD, VALUE_BYTES,
+    cpu::{self, PAGE, Place},
+    row,
+};
 
 /// Device-DAX maps whole units of its alignment.
 const MAPPED: usize = 2 << 20;
 
 /// What is done to the row's page, which holds zeros.
-type Act = fn(*mut u8);
+type Act = fn(Place);
 
 const ROWS: &[(&str, Act)] = &[
     ("plain_store", |at| cpu::store(at, &NEW)),
@@ -57,13 +59,13 @@ const ROWS: &[(&str, Act)] = &[
     }),
     // The value lies across two lines, of which only the first is written back: see `report`.
     ("across_lines", |at| {
-        cpu::store(at.wrapping_add(32), &NEW);
-        cpu::clwb(at.wrapping_add(32));
+        cpu::store(at.plus(32), &NEW);
+        cpu::clwb(at.plus(32));
         cpu::sfence();
     }),
     ("clwb_last_byte", |at| {
         cpu::store(at, &NEW);
-        cpu::clwb(at.wrapping_add(VALUE_BYTES - 1));
+        cpu::clwb(at.plus(VALUE_BYTES - 1));
         cpu::sfence();
     }),
     ("clwb_indexed", |at| {
@@ -103,14 +105,13 @@ pub(crate) fn write(device: &Path) -> Result<()> {
     let memory = map(device)?;
     let other = map(device)?;
     for (index, (name, act)) in ROWS.iter().enumerate() {
-        let at = memory.wrapping_add(index * PAGE);
+        let at = memory.page(index);
         act(at);
         if *name == "clwb_by_other_mapping" {
             // The page was never stored to by the mapping that writes it back, only read.
-            let there = other.wrapping_add(index * PAGE);
+            let there = other.page(index);
             cpu::store(at, &NEW);
-            // SAFETY: the row's page is mapped.
-            unsafe { there.read_volatile() };
+            there.read(1);
             cpu::clwb(there);
             cpu::sfence();
         }
@@ -121,19 +122,15 @@ pub(crate) fn write(device: &Path) -> Result<()> {
 /// Says what is in each row's page.
 pub(crate) fn report(device: &Path) -> Result<()> {
     let memory = map(device)?;
-    let read = |at: usize, length: usize| {
-        // SAFETY: the rows' pages are mapped, and nothing writes to them now.
-        (0..length).map(|byte| unsafe { memory.add(at + byte).read_volatile() }).collect::<Vec<_>>()
-    };
     for (index, (name, _)) in ROWS.iter().enumerate() {
         if *name == "across_lines" {
-            row("across_lines_first", &read(index * PAGE + 32, 32));
-            row("across_lines_second", &read(index * PAGE + 64, 32));
+            row("across_lines_first", &memory.page(index).plus(32).read(32));
+            row("across_lines_second", &memory.page(index).plus(64).read(32));
         } else {
-            row(name, &read(index * PAGE, VALUE_BYTES));
+            row(name, &memory.page(index).read(VALUE_BYTES));
         }
     }
-    row("step", &read(STEP_PAGE * PAGE, 8));
+    row("step", &memory.page(STEP_PAGE).read(8));
     Ok(())
 }
 
@@ -145,30 +142,40 @@ pub(crate) fn step(device: &Path, locked: bool) -> Result<()> {
 }
 
 /// Counts: each number to the port first, then to the device.
-#[expect(clippy::cast_ptr_alignment, reason = "the pointer is to the beginning of a page")]
+#[expect(clippy::cast_ptr_alignment, reason = "`of` has checked the alignment")]
 pub(crate) fn tell(device: &Path, port: &Path) -> Result<()> {
-    let at = map_step(device)?;
+    let at = map_step(device)?.of(8, 8).cast::<u64>();
     let mut port = OpenOptions::new().write(true).open(port).context("opening the port")?;
     instruction_counter::mark!(1);
     for number in 1_u64.. {
         port.write_all(format!("{number}\n").as_bytes()).context("writing to the port")?;
-        // SAFETY: the page is mapped, and its beginning aligned; nothing else uses it.
-        unsafe { at.cast::<u64>().write_volatile(number) };
+        // SAFETY: `of` has checked that eight aligned bytes are on the page, which `Place` says is mapped for writing.
+        unsafe { at.write_volatile(number) };
     }
     Ok(())
 }
 
 /// The page of [`step`] and [`tell`].
-fn map_step(device: &Path) -> Result<*mut u8> {
-    let at = map(device)?.wrapping_add(STEP_PAGE * PAGE);
+fn map_step(device: &Path) -> Result<Place> {
+    let at = map(device)?.page(STEP_PAGE);
     // Maps the page before the mark, so that nothing of the kernel comes in between.
-    // SAFETY: the page is mapped.
-    unsafe { at.read_volatile() };
+    at.read(1);
     Ok(at)
 }
 
+/// A mapping of [`MAPPED`] bytes, for reading and writing, which is never unmapped and which no reference points into.
+struct Mapping(*mut u8);
+
+impl Mapping {
+    fn page(&self, index: usize) -> Place {
+        assert!((index + 1) * PAGE <= MAPPED, "page {index} is not mapped");
+        // SAFETY: the page is within the mapping, which is as `Mapping` says and begins at a page.
+        unsafe { Place::page(self.0.add(index * PAGE)) }
+    }
+}
+
 /// Maps the beginning of the device, below 4 GiB for the row that needs it. Never unmapped: the process ends by power cut.
-fn map(device: &Path) -> Result<*mut u8> {
+fn map(device: &Path) -> Result<Mapping> {
     let flags = i32::try_from(rustix::fs::OFlags::CLOEXEC.bits())?;
     let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open(device);
     let file = file.with_context(|| format!("opening {}", device.display()))?;
@@ -183,17 +190,18 @@ fn map(device: &Path) -> Result<*mut u8> {
             0,
         )
     };
-    Ok(start.with_context(|| format!("mapping {}", device.display()))?.cast())
+    Ok(Mapping(start.with_context(|| format!("mapping {}", device.display()))?.cast()))
 }
 
 /// Of mmap(2), for x86-64 only; rustix has no name for it.
 const MAP_32BIT: u32 = 0x40;
 
 /// Has the kernel copy the value: read(2) from a pipe into the mapping.
-fn kernel_store(at: *mut u8) {
+fn kernel_store(at: Place) {
     let (from, to) = rustix::pipe::pipe().expect("a process has room for a pipe");
     assert_eq!(rustix::io::write(&to, &NEW).expect("a pipe holds 64 bytes"), VALUE_BYTES);
-    // SAFETY: the row's page is mapped, and no reference to it exists.
-    let target = unsafe { std::slice::from_raw_parts_mut(at, VALUE_BYTES) };
+    // SAFETY: `of` has checked that the bytes are on the page, which `Place` says is mapped for writing and has no other reference into it; this one
+    // ends with the call below.
+    let target = unsafe { std::slice::from_raw_parts_mut(at.of(VALUE_BYTES, 1), VALUE_BYTES) };
     assert_eq!(rustix::io::read(&from, target).expect("the pipe holds 64 bytes"), VALUE_BYTES);
 }

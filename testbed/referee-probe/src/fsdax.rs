@@ -8,9 +8,11 @@ use std::{
 use anyhow::{Context as _, Result};
 use rustix::mm::{MapFlags, MsyncFlags, ProtFlags};
 
-use crate::{NEW, VALUE_BYTES, cpu, row};
-
-const BYTES: usize = 4096;
+use crate::{
+    NEW, VALUE_BYTES,
+    cpu::{self, PAGE, Place},
+    row,
+};
 
 /// Names of the files and of the rows.
 const STORE: &str = "fsdax_store";
@@ -26,8 +28,8 @@ pub(crate) fn write(directory: &Path) -> Result<()> {
         let at = map(&file, MapFlags::SHARED_VALIDATE | MapFlags::SYNC)?;
         cpu::store(at, &NEW);
         if name == MSYNC {
-            // SAFETY: the mapping is of this length.
-            unsafe { rustix::mm::msync(at.cast(), BYTES, MsyncFlags::SYNC) }.context("msync")?;
+            // SAFETY: `Place` says that the page is mapped, and this is all of it.
+            unsafe { rustix::mm::msync(at.of(PAGE, PAGE).cast(), PAGE, MsyncFlags::SYNC) }.context("msync")?;
         }
     }
     for (name, flags) in [(SYNC, MapFlags::SHARED_VALIDATE | MapFlags::SYNC), (NO_SYNC, MapFlags::SHARED)] {
@@ -55,14 +57,16 @@ fn create(directory: &Path, name: &str) -> Result<File> {
     let path = directory.join(name);
     let file = OpenOptions::new().read(true).write(true).create_new(true).open(&path);
     let file = file.with_context(|| format!("creating {}", path.display()))?;
-    file.set_len(BYTES as u64)?;
+    file.set_len(PAGE as u64)?;
     Ok(file)
 }
 
 /// Never unmapped: the process ends by power cut.
-fn map(file: &File, flags: MapFlags) -> Result<*mut u8> {
+fn map(file: &File, flags: MapFlags) -> Result<Place> {
     // SAFETY: a new mapping at an address of the kernel's choice touches no other memory.
     let start =
-        unsafe { rustix::mm::mmap(std::ptr::null_mut(), BYTES, ProtFlags::READ | ProtFlags::WRITE, flags, file, 0) };
-    Ok(start.context("mapping a file: is the file system mounted with dax?")?.cast())
+        unsafe { rustix::mm::mmap(std::ptr::null_mut(), PAGE, ProtFlags::READ | ProtFlags::WRITE, flags, file, 0) };
+    let start = start.context("mapping a file: is the file system mounted with dax?")?;
+    // SAFETY: it is one page, mapped just now for reading and writing; nothing unmaps it, and no reference is made of it.
+    Ok(unsafe { Place::page(start.cast()) })
 }
