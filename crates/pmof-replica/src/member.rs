@@ -16,6 +16,30 @@ use pmof_pool::Contents;
 
 use crate::{PoolError, ReplicaDomain, ReplicaError, ReplicaPlace, ReplicaReceipt};
 
+/// The methods of a [`Member`] that nothing is written to and nothing flushed on, so that no receipt is of it.
+macro_rules! never_written {
+    () => {
+        fn write(&self, _: &$crate::member::Write<'_>) {}
+
+        fn start_flush(&self, _: $crate::member::Flush, _: $crate::member::FlushLevel) -> $crate::member::Flushing {
+            $crate::member::Flushing::default()
+        }
+
+        fn is_flushed(&self, _: &mut $crate::member::Flushing, _: std::time::Duration) -> bool {
+            true
+        }
+
+        fn finish_flush(&self, _: &mut $crate::member::Flushing) -> Option<$crate::ReplicaReceipt> {
+            None
+        }
+
+        fn strongest(&self) -> pmof_access::Durability {
+            pmof_access::Durability::Visible
+        }
+    };
+}
+pub(crate) use never_written;
+
 mod absent;
 mod contents;
 mod control;

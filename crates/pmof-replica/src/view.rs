@@ -133,7 +133,7 @@ pub(crate) struct Announced {
 /// What is to be done next for a change of the epoch.
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// All connected members are asked this, those that catch up too: they are no members of the epoch, and witnesses all the same.
+    /// All connected members are asked this, those that catch up too: they are no members of the epoch, and are told of it all the same.
     TellAll(Box<(Request, Reply)>),
     /// False: too few members were left to know of it.
     Done(bool),

@@ -1,11 +1,9 @@
 //! A replica that a pool was opened without.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use pmof_access::Durability;
-
-use super::{Flush, FlushLevel, Flushing, Member, Standing, Write};
-use crate::{ReplicaError, ReplicaPlace, ReplicaReceipt};
+use super::{Member, Standing};
+use crate::{ReplicaError, ReplicaPlace};
 
 /// The place of a replica that is out of reach, or does not belong to the others: it has failed from the start.
 #[derive(Debug)]
@@ -28,26 +26,10 @@ impl Member for AbsentMember {
         &self.0
     }
 
-    fn write(&self, _: &Write<'_>) {}
-
-    fn start_flush(&self, _: Flush, _: FlushLevel) -> Flushing {
-        Flushing::default()
-    }
-
-    fn is_flushed(&self, _: &mut Flushing, _: Duration) -> bool {
-        true
-    }
-
-    fn finish_flush(&self, _: &mut Flushing) -> Option<ReplicaReceipt> {
-        None
-    }
+    never_written!();
 
     fn read(&self, _: u64, _: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
         Err(Arc::clone(&self.1))
-    }
-
-    fn strongest(&self) -> Durability {
-        Durability::Visible
     }
 
     fn close(&self) -> Result<(), Arc<ReplicaError>> {

@@ -1,12 +1,11 @@
 //! A member that keeps the pool's epochs and its roster, and no data.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
-use pmof_access::Durability;
 use pmof_control::{Reply, Request};
 
-use super::{Control, Flush, FlushLevel, Flushing, Member, Standing, Write};
-use crate::{ReplicaError, ReplicaReceipt, site::Site};
+use super::{Control, Member, Standing};
+use crate::{ReplicaError, site::Site};
 
 /// A witness, which is asked and told, and neither written nor read.
 #[derive(Debug)]
@@ -24,26 +23,10 @@ impl Member for WitnessMember {
         &self.0.standing
     }
 
-    fn write(&self, _: &Write<'_>) {}
-
-    fn start_flush(&self, _: Flush, _: FlushLevel) -> Flushing {
-        Flushing::default()
-    }
-
-    fn is_flushed(&self, _: &mut Flushing, _: Duration) -> bool {
-        true
-    }
-
-    fn finish_flush(&self, _: &mut Flushing) -> Option<ReplicaReceipt> {
-        None
-    }
+    never_written!();
 
     fn read(&self, _: u64, _: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
         Err(Arc::new(ReplicaError::Behind))
-    }
-
-    fn strongest(&self) -> Durability {
-        Durability::Visible
     }
 
     fn close(&self) -> Result<(), Arc<ReplicaError>> {

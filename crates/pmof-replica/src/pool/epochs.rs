@@ -149,12 +149,12 @@ impl Epochs {
     fn go_on(&self, state: &mut State, mut change: Change) -> bool {
         state.changes += 1;
         loop {
-            let witnesses = state.informed_witnesses();
+            let informed = state.informed();
             let in_use = state.in_use();
-            let step = state.view.step(&mut change, witnesses, in_use);
+            let step = state.view.step(&mut change, informed, in_use);
             self.current.store(state.view.current(), Ordering::Release);
             match step {
-                Step::TellAll(question) => _ = state.tell(witnesses, &question.0, &question.1),
+                Step::TellAll(question) => _ = state.tell(informed, &question.0, &question.1),
                 Step::Done(is_done) => {
                     if is_done {
                         state.settle_members();
@@ -248,10 +248,10 @@ impl Epochs {
         state.view.note_marked(position, &mark);
         state.changes += 1;
         let (mut change, changes) = (Change::default(), state.changes);
-        let witnesses = state.informed_witnesses();
+        let informed = state.informed();
         let in_use = state.in_use() | 1 << position;
-        match state.view.step(&mut change, witnesses, in_use) {
-            Step::TellAll(question) => _ = state.tell(witnesses, &question.0, &question.1),
+        match state.view.step(&mut change, informed, in_use) {
+            Step::TellAll(question) => _ = state.tell(informed, &question.0, &question.1),
             Step::Done(_) => return Err(Halt::Later),
         }
         Ok(Joining { change, changes, mark })
@@ -388,7 +388,7 @@ impl State {
     }
 
     /// Members that are told of an epoch: all that are connected, or all but those that are too slow where the others are enough.
-    fn witnesses(&self) -> Positions {
+    fn connected(&self) -> Positions {
         let prompt = self.prompt();
         if self.view.is_quorum(prompt) {
             prompt

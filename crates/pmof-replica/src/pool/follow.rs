@@ -62,7 +62,7 @@ impl Said {
 
 /// A replica that is not read, since it is behind, and that may be told of the next epoch all the same.
 #[derive(Debug)]
-pub(super) struct Witness {
+pub(super) struct Unread {
     pub(super) url: Arc<PoolUrl>,
     pub(super) site: Site,
     pub(super) said: Said,
@@ -75,7 +75,7 @@ pub(super) struct Seen {
     pub(super) urls: Vec<Arc<PoolUrl>>,
     /// What those that are read have said, by their positions.
     pub(super) said: Vec<(usize, Said)>,
-    pub(super) witnesses: Vec<Witness>,
+    pub(super) unread: Vec<Unread>,
     /// Before they were asked.
     pub(super) asked: Instant,
 }
@@ -153,8 +153,8 @@ impl Seen {
     /// Whether all of them answer, and nothing has changed. Asks all at once; one that does not answer is lost.
     fn is_unchanged(&self, open: &Open) -> bool {
         let info = |name: &PoolName| Request::Info { name: name.clone() };
-        let witnesses: Vec<_> =
-            self.witnesses.iter().map(|witness| witness.site.send(&info(&witness.url.name))).collect();
+        let asked_of_unread: Vec<_> =
+            self.unread.iter().map(|unread| unread.site.send(&info(&unread.url.name))).collect();
         let members: Vec<_> = self.said.iter().map(|(position, _)| &open.members[*position]).collect();
         let asked: Vec<_> = { members.iter() }
             .map(|member| {
@@ -167,9 +167,9 @@ impl Seen {
             let reply = asked.and_then(|(control, asking)| control.finish_asking(asking));
             is_unchanged &= said.is_said_in(reply);
         }
-        for (witness, asked) in self.witnesses.iter().zip(witnesses) {
-            let reply = asked.and_then(|asked| witness.site.answer(asked));
-            is_unchanged &= witness.said.is_said_in(reply.ok());
+        for (unread, asked) in self.unread.iter().zip(asked_of_unread) {
+            let reply = asked.and_then(|asked| unread.site.answer(asked));
+            is_unchanged &= unread.said.is_said_in(reply.ok());
         }
         is_unchanged
     }

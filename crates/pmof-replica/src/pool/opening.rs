@@ -20,7 +20,7 @@ use super::{
     domains::number_domains,
     epochs::Epochs,
     events::Event,
-    follow::{Follow, Said, Seen, Witness},
+    follow::{Follow, Said, Seen, Unread},
     followers::{Followers, KeepPoints},
     format::{Format, Replicas, Terms, Upkeep},
     intents,
@@ -93,7 +93,7 @@ pub(super) struct Opening {
     /// Those that are done without, by their positions, and why.
     left_out: Vec<(usize, Arc<ReplicaError>)>,
     /// Those that a reader has no use for but to be told of epochs.
-    witnesses: Vec<Witness>,
+    unread: Vec<Unread>,
     /// Without the number of replicas that was asked for, these would be too few to write.
     is_unsafe: bool,
     began: Instant,
@@ -140,8 +140,8 @@ impl Opening {
                 Err(error) => return Err(failed(url, error)),
             }
         }
-        let (witnesses, is_unsafe) = (Vec::new(), false);
-        Ok(Self { wanted, urls, sites, left_out, witnesses, is_unsafe, began, peers })
+        let (unread, is_unsafe) = (Vec::new(), false);
+        Ok(Self { wanted, urls, sites, left_out, unread, is_unsafe, began, peers })
     }
 
     /// Goes on without a replica whose loss may be why.
@@ -208,7 +208,7 @@ impl Opening {
         };
         let is_out = |at: usize| self.left_out.iter().any(|(of, why)| *of == at && is_none(why));
         let urls = (0..self.urls.len()).filter(|at| !is_out(*at)).map(|at| Arc::clone(&self.urls[at])).collect();
-        Follow::new(self.wanted, Seen { urls, said, witnesses: self.witnesses, asked: self.began })
+        Follow::new(self.wanted, Seen { urls, said, unread: self.unread, asked: self.began })
     }
 
     /// Asks all targets at once, or the `first` before the others, which are asked only where it has opened.
@@ -391,7 +391,7 @@ impl Opening {
             release(&site);
             if may_catch_up {
                 let (url, said) = (Arc::clone(&self.urls[position]), Said::by(&state));
-                self.witnesses.push(Witness { url, site, said });
+                self.unread.push(Unread { url, site, said });
             }
             self.left_out.push((position, why));
         }

@@ -14,9 +14,9 @@ use super::{
     opened::{Checked, Identity, check_opened, place},
 };
 use crate::{
-    PoolError, PoolUrl, ReplicaError, ReplicaPlace, ReplicaReceipt,
+    PoolError, PoolUrl, ReplicaError, ReplicaPlace,
     follower::{AtPoint, FollowerBytes, Kept, PointReadError, kept_points},
-    member::{Flush, FlushLevel, Flushing, Member, Standing, Write},
+    member::{Member, Standing, never_written},
 };
 
 /// A consistency point that an asynchronous member keeps.
@@ -131,28 +131,12 @@ impl Member for PointMember {
         &self.standing
     }
 
-    fn write(&self, _: &Write<'_>) {}
-
-    fn start_flush(&self, _: Flush, _: FlushLevel) -> Flushing {
-        Flushing::default()
-    }
-
-    fn is_flushed(&self, _: &mut Flushing, _: Duration) -> bool {
-        true
-    }
-
-    fn finish_flush(&self, _: &mut Flushing) -> Option<ReplicaReceipt> {
-        None
-    }
+    never_written!();
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
         let mut view = self.view.lock();
         let point = view.point().name.clone();
         view.read(&self.reading, offset, into).map_err(|error| why_unread(error, &point))
-    }
-
-    fn strongest(&self) -> Durability {
-        Durability::Visible
     }
 
     fn close(&self) -> Result<(), Arc<ReplicaError>> {

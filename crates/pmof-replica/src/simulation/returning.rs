@@ -337,10 +337,10 @@ impl Session {
         self.view.borrow_mut().note_marked(position, &mark);
         self.changes.set(self.changes.get() + 1);
         let (mut change, changes) = (Change::default(), self.changes.get());
-        let witnesses = self.witnesses();
-        let step = self.view.borrow_mut().step(&mut change, witnesses, self.in_use() | 1 << position);
+        let connected = self.connected();
+        let step = self.view.borrow_mut().step(&mut change, connected, self.in_use() | 1 << position);
         match step {
-            Step::TellAll(question) => self.tell(witnesses, *question).await,
+            Step::TellAll(question) => self.tell(connected, *question).await,
             Step::Done(_) => return None,
         }
         Some(Joining { change, changes, mark })

@@ -298,8 +298,8 @@ impl Session {
         positions(&self.members.borrow(), Member::is_in_use)
     }
 
-    /// As `State::witnesses`.
-    pub(super) fn witnesses(&self) -> Positions {
+    /// As `State::connected`.
+    pub(super) fn connected(&self) -> Positions {
         let prompt = self.prompt();
         if self.view.borrow().is_quorum(prompt) {
             prompt
@@ -456,10 +456,10 @@ impl Session {
     pub(super) async fn go_on(&self, mut change: Change) -> bool {
         self.changes.set(self.changes.get() + 1);
         loop {
-            let witnesses = self.witnesses();
-            let step = self.view.borrow_mut().step(&mut change, witnesses, self.in_use());
+            let connected = self.connected();
+            let step = self.view.borrow_mut().step(&mut change, connected, self.in_use());
             match step {
-                Step::TellAll(question) => self.tell(witnesses, *question).await,
+                Step::TellAll(question) => self.tell(connected, *question).await,
                 Step::Done(is_done) => {
                     if !is_done {
                         self.world.borrow_mut().count(Fault::ChangeAbandoned);

@@ -350,7 +350,7 @@ impl Session {
         self.kept &= !(1 << position);
     }
 
-    /// As `State::informed_witnesses`.
+    /// As `State::informed`.
     fn informed(&mut self, world: &mut World) -> Result<Positions, Dead> {
         for position in each(self.connected() & !self.kept) {
             world.disturb()?;
@@ -369,11 +369,11 @@ impl Session {
     fn change(&mut self, world: &mut World, mut change: Change) -> Result<bool, Dead> {
         let is_late = world.broken == Some(Broken::EpochFirst) && matches!(change, Change::Named(_));
         loop {
-            let witnesses = if is_late { self.connected() } else { self.informed(world)? };
+            let told = if is_late { self.connected() } else { self.informed(world)? };
             let in_use = self.in_use();
-            match self.view.step(&mut change, witnesses, in_use) {
+            match self.view.step(&mut change, told, in_use) {
                 Step::TellAll(question) => {
-                    for position in each(witnesses) {
+                    for position in each(told) {
                         let reply = world.ask(self.number, self.places[position].0, &question.0)?;
                         if reply.as_ref() != Some(&question.1) {
                             self.lose(position);

@@ -71,7 +71,7 @@ impl Epochs {
 
     /// Has all that are connected keep the roster.
     pub(in crate::pool) fn tell_roster(&self) {
-        let _ = self.state.lock().informed_witnesses();
+        let _ = self.state.lock().informed();
     }
 
     /// A place for a member that is to come, which is told of epochs from now on. Its position.
@@ -163,7 +163,7 @@ impl Epochs {
 
     /// Makes a change that is planned. `next`: the roster with it.
     fn make(&self, state: &mut State, next: Roster, epoch: Uuid) -> Changed {
-        let may_go_on = |state: &State| state.view.may_go_on_with(state.witnesses(), state.in_use());
+        let may_go_on = |state: &State| state.view.may_go_on_with(state.connected(), state.in_use());
         if !may_go_on(state) {
             return Changed::TooFew;
         }
@@ -198,11 +198,11 @@ impl State {
     /// Has all that are connected keep a roster of the same members that count, of which no epoch comes.
     fn note(&mut self, noted: impl FnOnce(&Roster) -> Roster) -> Changed {
         let Some(roster) = self.roster.clone().filter(|_| !self.has_ended) else { return Changed::Ended };
-        let may_go_on = self.view.may_go_on_with(self.witnesses(), self.in_use());
+        let may_go_on = self.view.may_go_on_with(self.connected(), self.in_use());
         if !may_go_on || !self.keep_everywhere(noted(&roster)) {
             return Changed::TooFew;
         }
-        let informed = self.informed_witnesses();
+        let informed = self.informed();
         if self.view.is_quorum(informed) { Changed::Done } else { Changed::Undecided }
     }
 
@@ -212,19 +212,19 @@ impl State {
             return false;
         }
         (self.roster, self.kept) = (Some(roster), 0);
-        let _ = self.informed_witnesses();
+        let _ = self.informed();
         true
     }
 
     /// Those that are told of an epoch, each of which keeps the roster by now.
-    pub(super) fn informed_witnesses(&mut self) -> Positions {
-        let witnesses = self.witnesses();
-        let lacking = witnesses & !self.kept;
+    pub(super) fn informed(&mut self) -> Positions {
+        let connected = self.connected();
+        let lacking = connected & !self.kept;
         let encoded = self.roster.as_ref().filter(|_| lacking != 0).and_then(|roster| roster.encode().ok());
-        let Some(encoded) = encoded else { return witnesses };
+        let Some(encoded) = encoded else { return connected };
         let told = |told, request| self.tell(lacking & told, &request, &Reply::RosterSet);
         self.kept |= RosterPart::requests(&encoded).fold(lacking, told);
-        self.witnesses() & self.kept
+        self.connected() & self.kept
     }
 
     /// A change of the members whose epoch is in force holds, whoever opens the pool next: has them keep it as they keep what they were made with.
