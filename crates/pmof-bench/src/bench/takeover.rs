@@ -20,6 +20,7 @@ use pmof_console::{
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
 
+use super::statistics::{LatencyHistogram, LatencySummary};
 use crate::soak::POOL_BYTES;
 
 const POOL_NAME: &str = "bench";
@@ -56,11 +57,7 @@ pub(super) struct TakeoverArgs {
 #[derive(Debug, Serialize)]
 struct Takeovers {
     transport: &'static str,
-    count: usize,
-    median_ms: f64,
-    p90_ms: f64,
-    p99_ms: f64,
-    max_ms: f64,
+    latency: LatencySummary,
 }
 
 /// Runs `pmof bench takeover`.
@@ -72,24 +69,20 @@ pub(super) fn run(args: &TakeoverArgs) -> Result<()> {
     // The word is never relied on: nothing is cut off from power here.
     let options = Pool::options().require(Durability::PowerFailure).replica(&url);
     options.create(POOL_BYTES).and_then(|pool| pool.close()).map_err(with_mend)?;
-    let mut times = (1..=args.count).map(|round| take_over(&options, &url, round)).collect::<Result<Vec<_>>>()?;
+    let mut latencies = LatencyHistogram::default();
+    for round in 1..=args.count {
+        latencies.record(take_over(&options, &url, round)?);
+    }
     drop(target);
-    times.sort_unstable();
-    let at = |percent: usize| times[(times.len() - 1) * percent / 100].as_secs_f64() * 1e3;
-    let takeovers = Takeovers {
-        transport: args.transport.name(),
-        count: times.len(),
-        median_ms: at(50),
-        p90_ms: at(90),
-        p99_ms: at(99),
-        max_ms: at(100),
-    };
+    let takeovers = Takeovers { transport: args.transport.name(), latency: latencies.summary() };
     if args.json {
         return print_json(&takeovers);
     }
-    let Takeovers { transport, count, median_ms, p90_ms, p99_ms, max_ms } = takeovers;
-    say!("{count} takeovers over {transport} from writers that were stopped, of a pool of {POOL_BYTES} bytes:");
-    say!("median {median_ms:.2} ms, p90 {p90_ms:.2} ms, p99 {p99_ms:.2} ms, max {max_ms:.2} ms");
+    let Takeovers { transport, latency } = takeovers;
+    let LatencySummary { samples, p50_us, p90_us, p99_us, max_us, .. } = latency;
+    let [p50, p90, p99, max] = [p50_us, p90_us, p99_us, max_us].map(|us| us / 1e3);
+    say!("{samples} takeovers over {transport} from writers that were stopped, of a pool of {POOL_BYTES} bytes:");
+    say!("p50 {p50:.2} ms, p90 {p90:.2} ms, p99 {p99:.2} ms, max {max:.2} ms");
     say!("each of them was told when it was continued, and none of its bytes reached the pool");
     Ok(())
 }
