@@ -2,13 +2,12 @@
 
 use std::process::ExitCode;
 
-use serde::Serialize;
+use pmof_console::failure::Failure;
 
 /// Says why something failed.
 pub(crate) fn tell(name: &str, error: &anyhow::Error, exit_code: u8) {
     if wants_json() {
-        let mut messages = error.chain().map(ToString::to_string);
-        Failure { message: messages.next().unwrap_or_default(), causes: messages.collect(), exit_code }.print();
+        Failure::new(error.as_ref(), exit_code).print();
     } else {
         eprintln!("{name}: {error:#}");
     }
@@ -21,30 +20,12 @@ pub(crate) fn called_wrongly(said: &clap::Error) -> ExitCode {
         let text = said.render().to_string();
         let message = text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect::<Vec<_>>().join(" ");
         let message = message.strip_prefix("error: ").unwrap_or(&message).to_owned();
-        Failure { message, causes: Vec::new(), exit_code: code }.print();
+        Failure::of_message(message, code).print();
     } else {
         // Whoever asked may be gone.
         let _ = said.print();
     }
     ExitCode::from(code)
-}
-
-/// An error, where results are JSON.
-#[derive(Serialize)]
-struct Failure {
-    /// What failed, and on what.
-    message: String,
-    /// Why, from the outermost cause to the innermost.
-    causes: Vec<String>,
-    exit_code: u8,
-}
-
-impl Failure {
-    /// On standard error: standard output has the result, if there is one.
-    fn print(&self) {
-        let object = serde_json::json!({ "error": self });
-        eprintln!("{object}");
-    }
 }
 
 /// Whether results are to be JSON, and errors too: `--json` stands for nothing else wherever it may stand.

@@ -4,6 +4,7 @@
 #![deny(clippy::print_stdout)]
 
 pub mod children;
+pub mod failure;
 pub mod interrupt;
 pub mod limits;
 pub mod output;

@@ -11,13 +11,12 @@ use std::{
 };
 
 use anyhow::{Context as _, Result};
-use pmof_console::children::this_program;
+use pmof_console::{children::this_program, failure::Failure};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
     process::{Pid, PidfdFlags, pidfd_open},
 };
-use serde::Deserialize;
 use serde_json::Value;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tempfile::TempDir;
@@ -189,31 +188,13 @@ fn is_ignored(status: &str, signal: i32) -> bool {
     line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()).is_some_and(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
-/// What a command prints to standard error where it fails with `--json`.
-#[derive(Deserialize)]
-struct Said {
-    error: SaidError,
-}
-
-#[derive(Deserialize)]
-struct SaidError {
-    message: String,
-    causes: Vec<String>,
-}
-
-impl SaidError {
-    fn text(self) -> String {
-        std::iter::once(self.message).chain(self.causes).collect::<Vec<_>>().join(": ")
-    }
-}
-
 /// The last words of a child that failed.
 fn reason(errors: &Path, status: ExitStatus) -> String {
     let mut text = Vec::new();
     let read = File::open(errors).and_then(|mut file| file.read_to_end(&mut text));
     let text = String::from_utf8_lossy(&text);
     // The error is the last line, an object; what stands alone is of a child that ended before it knew how to say so.
-    let said = text.lines().next_back().and_then(|line| serde_json::from_str::<Said>(line).ok());
+    let said = text.lines().next_back().and_then(|line| serde_json::from_str::<Failure>(line).ok());
     let text = said.map_or(text.into_owned(), |said| said.error.text());
     let words: Vec<&str> = text.split_whitespace().collect();
     let words = &words.join(" ")[..];
