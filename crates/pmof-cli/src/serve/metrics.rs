@@ -4,13 +4,10 @@ use std::{
     fmt,
     io::{self, ErrorKind, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
+    os::fd::{AsFd, BorrowedFd},
     os::unix::net::{UnixListener, UnixStream},
     path::{Path, PathBuf},
     str::FromStr,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, Ordering},
-    },
     thread::JoinHandle,
     time::{Duration, Instant, UNIX_EPOCH},
 };
@@ -23,10 +20,11 @@ use pmof::{
 };
 use prometheus_client::{
     collector::Collector,
-    encoding::{DescriptorEncoder, NoLabelSet, text::encode},
+    encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text::encode},
     metrics::MetricType,
     registry::Registry,
 };
+use rustix::event::{PollFd, PollFlags, poll};
 
 /// The path under which Prometheus looks unless told otherwise.
 const PATH: &str = "/metrics";
@@ -43,8 +41,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Time for a client to close once it has its answer.
 const LINGER: Duration = Duration::from_millis(100);
 
-/// How often it is looked for connections.
-const LOOK: Duration = Duration::from_millis(20);
+/// Rest after the system refused a connection, for want of descriptors or memory.
+const ACCEPT_REST: Duration = Duration::from_millis(50);
 
 /// Where metrics are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,7 +79,8 @@ impl fmt::Display for MetricsAddress {
 
 /// Serves metrics until it is dropped; then its socket is removed.
 pub(super) struct MetricsServer {
-    is_stopping: Arc<AtomicBool>,
+    /// The thread ends when this is dropped.
+    stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
     socket: Option<PathBuf>,
 }
@@ -100,20 +99,19 @@ impl MetricsServer {
             MetricsAddress::Net(_) => None,
             MetricsAddress::Path(path) => Some(path.clone()),
         };
-        let is_stopping = Arc::new(AtomicBool::new(false));
-        let here = Arc::clone(&is_stopping);
-        let serve = move || serve(&listener, &observer, &here);
+        let (stop, stopped) = UnixStream::pair().context("cannot make a pair of sockets")?;
+        let serve = move || serve(&listener, &observer, &stopped);
         let thread = std::thread::Builder::new().name("pmof-metrics".to_owned()).spawn(serve);
         let thread = Some(thread.context("cannot start a thread; see the limit of processes (ulimit -u)")?);
         log::info!(event = "metrics_listening", address:% = at; "metrics are served at {at}");
-        Ok(Self { is_stopping, thread, socket })
+        Ok(Self { stop: Some(stop), thread, socket })
     }
 }
 
 impl Drop for MetricsServer {
     fn drop(&mut self) {
-        self.is_stopping.store(true, Ordering::Release);
-        // It looks for that between two connections, and gives each of them little time. A panic was reported by the thread itself.
+        drop(self.stop.take());
+        // It sees that between two connections, and gives each of them little time. A panic was reported by the thread itself.
         let _ = self.thread.take().map(JoinHandle::join);
         // Where it is gone already nothing is left behind.
         let _ = self.socket.take().map(std::fs::remove_file);
@@ -140,6 +138,13 @@ impl Listener {
             Self::Path(listener) => listener.set_nonblocking(true)?,
         }
         Ok(listener)
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Net(listener) => listener.as_fd(),
+            Self::Path(listener) => listener.as_fd(),
+        }
     }
 
     /// The next one who waits, if there is one.
@@ -170,13 +175,20 @@ enum Client {
 }
 
 /// One after the other: whoever scrapes comes every few seconds, and one who is slow has [`PATIENCE`].
-fn serve(listener: &Listener, observer: &Observer, is_stopping: &AtomicBool) {
-    while !is_stopping.load(Ordering::Acquire) {
-        match listener.accept() {
+fn serve(listener: &Listener, observer: &Observer, stopped: &UnixStream) {
+    loop {
+        let (listening, stopping) = (listener.as_fd(), stopped.as_fd());
+        let mut waits =
+            [PollFd::from_borrowed_fd(listening, PollFlags::IN), PollFd::from_borrowed_fd(stopping, PollFlags::IN)];
+        let waited = poll(&mut waits, None);
+        if !waits[1].revents().is_empty() {
+            return;
+        }
+        match waited.map_err(io::Error::from).and_then(|_| listener.accept()) {
             // Whoever asked may be gone, or too slow.
             Ok(client) => drop(client.serve(observer)),
-            // Also where there are no descriptors just now.
-            Err(_) => std::thread::sleep(LOOK),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(_) => std::thread::sleep(ACCEPT_REST),
         }
     }
 }
@@ -287,7 +299,7 @@ fn page_of(status: &str, content_type: &str, text: &str) -> Vec<u8> {
 }
 
 fn text(metrics: TargetMetrics) -> String {
-    let (mut registry, mut text) = (Registry::default(), String::new());
+    let (mut registry, mut text) = (Registry::with_prefix("pmof"), String::new());
     registry.register_collector(Box::new(Metrics(metrics)));
     // A string takes all that is written to it.
     let _ = encode(&mut text, &registry);
@@ -315,8 +327,10 @@ impl Metrics {
         page.gauge("root_readable", "1 if the room under the root could be looked at", f64::from(status.is_ok()))?;
         let PoolCounts { being_written, idle, unusable, .. } = *pools;
         page.gauges(
-            "pools",
-            "Pools under the root: being written, idle, or unusable (damaged, unreadable or of another version)",
+            (
+                "pools",
+                "Pools under the root: being written, idle, or unusable (damaged, unreadable or of another version)",
+            ),
             "state",
             [("being_written", being_written), ("idle", idle), ("unusable", unusable)],
         )?;
@@ -328,7 +342,7 @@ impl Metrics {
         ];
         // A gauge, as is usual: the older text knows no type for it.
         let help = "Always 1; its labels are the versions of the target";
-        let mut build = page.0.encode_descriptor("pmof_build_info", help, None, MetricType::Gauge)?;
+        let mut build = page.0.encode_descriptor("build_info", help, None, MetricType::Gauge)?;
         build.encode_family(&versions)?.encode_gauge(&1_u64)?;
         page.gauge("draining", "1 if the target was told to stop", f64::from(status.is_draining))?;
         page.gauge("connections", "Connections", status.connections as f64)?;
@@ -346,26 +360,26 @@ impl Metrics {
     fn connections(&self, page: &mut Page<'_>) -> fmt::Result {
         let TargetMetrics { accepted, turned_away, left_open, .. } = &self.0;
         let counts = accepted.iter().map(|(transport, count)| (*transport, *count));
-        page.counters("connections_accepted", "Connections that were taken", "transport", counts)?;
+        page.counters(("connections_accepted", "Connections that were taken"), "transport", counts)?;
         let counts = turned_away.iter().map(|(reason, count)| (*reason, *count));
-        page.counters("connections_refused", "Connections that were turned away", "reason", counts)?;
+        page.counters(("connections_refused", "Connections that were turned away"), "reason", counts)?;
         page.counter("pools_left_open", "Connections that ended with a pool open", *left_open)
     }
 
     fn requests(&self, page: &mut Page<'_>) -> fmt::Result {
         let requests = &self.0.requests;
         let help = "Time to answer requests on pools (open, create, remove, ...), in seconds";
-        let mut family = page.0.encode_descriptor("pmof_request_seconds", help, None, MetricType::Histogram)?;
+        let mut family = page.0.encode_descriptor("request_seconds", help, None, MetricType::Histogram)?;
         for (request, counts) in requests {
             let labels = [("request", *request)];
             encode_durations(&mut family.encode_family(&labels)?, &counts.durations)?;
         }
         let help = "Requests on pools that were refused";
-        let mut family = page.0.encode_descriptor("pmof_requests_refused", help, None, MetricType::Counter)?;
+        let mut family = page.0.encode_descriptor("requests_refused", help, None, MetricType::Counter)?;
         for (request, counts) in requests {
             for (reason, count) in &counts.refused {
                 let labels = [("request", (*request).to_owned()), ("reason", snake_case(reason))];
-                family.encode_family(&labels)?.encode_counter::<NoLabelSet, u64, f64>(count, None)?;
+                encode_counter(family.encode_family(&labels)?, *count)?;
             }
         }
         Ok(())
@@ -374,72 +388,72 @@ impl Metrics {
     fn operations(&self, page: &mut Page<'_>) -> fmt::Result {
         let TargetMetrics { operations, waits, .. } = &self.0;
         let counts = [("read", operations.reads), ("write", operations.writes), ("atomic", operations.atomics)];
-        page.counters("operations", "Operations that came to the target", "operation", counts)?;
+        page.counters(("operations", "Operations that came to the target"), "operation", counts)?;
         page.counter("read_bytes", "Bytes that were read", operations.read_bytes)?;
         page.counter("written_bytes", "Bytes that were written", operations.written_bytes)?;
         let levels = Durability::ALL.map(snake_case);
         let counts = levels.iter().map(String::as_str).zip(operations.flushes);
-        page.counters("flushes", "Flushes that were answered, by the level that they reached", "level", counts)?;
+        page.counters(("flushes", "Flushes that were answered, by the level that they reached"), "level", counts)?;
         let reasons: Vec<_> =
             operations.refusals.iter().map(|(refusal, count)| (snake_case(refusal), *count)).collect();
         let counts = reasons.iter().map(|(reason, count)| (reason.as_str(), *count));
-        page.counters("operations_refused", "Operations that were refused", "reason", counts)?;
+        page.counters(("operations_refused", "Operations that were refused"), "reason", counts)?;
         let help =
             "Time that media took which flushes had to wait for, in seconds; flushes that wait together count once";
-        let mut family = page.0.encode_descriptor("pmof_medium_wait_seconds", help, None, MetricType::Histogram)?;
+        let mut family = page.0.encode_descriptor("medium_wait_seconds", help, None, MetricType::Histogram)?;
         encode_durations(&mut family, waits)?;
         page.counter("medium_wait_failures", "Waits for media that failed", waits.failures)
     }
 }
 
-/// The text that is made; names get the prefix here.
+/// The text that is made.
 struct Page<'e>(DescriptorEncoder<'e>);
 
 impl Page<'_> {
     fn gauge(&mut self, name: &str, help: &str, value: f64) -> fmt::Result {
-        let name = format!("pmof_{name}");
-        self.0.encode_descriptor(&name, help, None, MetricType::Gauge)?.encode_gauge(&value)
+        self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&value)
     }
 
     fn gauges<'l>(
         &mut self,
-        name: &str,
-        help: &str,
+        about: (&str, &str),
         label: &'static str,
         values: impl IntoIterator<Item = (&'l str, u64)>,
     ) -> fmt::Result {
-        let name = format!("pmof_{name}");
-        let mut family = self.0.encode_descriptor(&name, help, None, MetricType::Gauge)?;
-        values
-            .into_iter()
-            .try_for_each(|(of, value)| family.encode_family(&[(label, of)])?.encode_gauge(&(value as f64)))
+        self.family(about, MetricType::Gauge, label, values, |mut metric, value| metric.encode_gauge(&value))
     }
 
     fn counter(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
-        let name = format!("pmof_{name}");
-        let mut metric = self.0.encode_descriptor(&name, help, None, MetricType::Counter)?;
-        metric.encode_counter::<NoLabelSet, u64, f64>(&value, None)
+        encode_counter(self.0.encode_descriptor(name, help, None, MetricType::Counter)?, value)
     }
 
     fn counters<'l>(
         &mut self,
-        name: &str,
-        help: &str,
+        about: (&str, &str),
         label: &'static str,
         values: impl IntoIterator<Item = (&'l str, u64)>,
     ) -> fmt::Result {
-        let name = format!("pmof_{name}");
-        let mut family = self.0.encode_descriptor(&name, help, None, MetricType::Counter)?;
-        values.into_iter().try_for_each(|(of, value)| {
-            family.encode_family(&[(label, of)])?.encode_counter::<NoLabelSet, u64, f64>(&value, None)
-        })
+        self.family(about, MetricType::Counter, label, values, encode_counter)
+    }
+
+    fn family<'l>(
+        &mut self,
+        (name, help): (&str, &str),
+        of: MetricType,
+        label: &'static str,
+        values: impl IntoIterator<Item = (&'l str, u64)>,
+        encode: impl Fn(MetricEncoder<'_>, u64) -> fmt::Result,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, of)?;
+        values.into_iter().try_for_each(|(of, value)| encode(family.encode_family(&[(label, of)])?, value))
     }
 }
 
-fn encode_durations(
-    metric: &mut prometheus_client::encoding::MetricEncoder<'_>,
-    durations: &DurationCounts,
-) -> fmt::Result {
+fn encode_counter(mut metric: MetricEncoder<'_>, value: u64) -> fmt::Result {
+    metric.encode_counter::<NoLabelSet, u64, f64>(&value, None)
+}
+
+fn encode_durations(metric: &mut MetricEncoder<'_>, durations: &DurationCounts) -> fmt::Result {
     let class =
         |(limit, count): &(Option<Duration>, u64)| (limit.map_or(f64::INFINITY, |limit| limit.as_secs_f64()), *count);
     let classes: Vec<_> = durations.classes.iter().map(class).collect();
