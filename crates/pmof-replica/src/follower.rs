@@ -16,19 +16,18 @@
 //! one more: that change set is applied again, which changes nothing where it was. Anything else, or a change set that is not whole, is damage: the
 //! data is that of no point until a change set with all that differs is applied.
 
-use pmof_control::{
-    CHANGE_HEADER_BYTES, CHANGE_SET_HEADER_BYTES, CONSISTENCY_POINT_BYTES, ChangeHeader, ChangeSetHeader,
-    ConsistencyPoint,
-};
+use pmof_control::{CHANGE_SET_HEADER_BYTES, CONSISTENCY_POINT_BYTES, ChangeSetHeader, ConsistencyPoint};
 
-use self::body::{PIECE_BYTES, checksum, each_write, in_memory};
+use self::body::{checksum, each_write, in_memory};
 use crate::pages::PageMap;
 
 mod body;
+mod change_set;
 mod points;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use change_set::{ChangeSet, TooLong};
 pub(crate) use points::{AtPoint, Kept, PointReadError, Points, kept_points, points_area_bytes};
 
 const STAGED: u64 = 0;
@@ -38,9 +37,6 @@ const POINTS: u64 = 512;
 const HEARD: u64 = 1536;
 const FRAME: u64 = 4096;
 const BODY: u64 = FRAME + CHANGE_SET_HEADER_BYTES as u64;
-
-/// Bytes of a change set that are kept in memory until it is applied; of a longer one all are read again.
-const KEPT_BYTES: usize = 8 << 20;
 
 /// What can be read of a member: its data, the staging area beside it, and the points area, where it has one.
 pub(crate) trait FollowerBytes {
@@ -110,18 +106,6 @@ pub(crate) struct Follower<M: FollowerBytes> {
     news: Vec<PointNews<M::Error>>,
 }
 
-/// A change set that is being written to the staging area.
-#[derive(Debug, Default)]
-pub(crate) struct ChangeSet {
-    /// Bytes of the body so far.
-    body_bytes: u64,
-    crc: u32,
-    /// The end of the body, which is yet to be written.
-    unwritten: Vec<u8>,
-    /// All of the body, as long as it is short.
-    kept: Option<Vec<u8>>,
-}
-
 /// What the first bytes of a staging area say.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
@@ -156,31 +140,10 @@ impl Seen {
     }
 }
 
-/// The change set is longer than the staging area.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TooLong;
-
 /// Bytes of a staging area that any one change of the whole pool fits into, with as many bytes of writes that come meanwhile.
 pub(crate) fn staging_bytes(size_bytes: u64, queued_bytes: u64) -> u64 {
     // Of each page that is copied there are its bytes and where they go.
     BODY + size_bytes + size_bytes / 128 + queued_bytes
-}
-
-impl ChangeSet {
-    /// A change set without any write.
-    pub(crate) fn new() -> Self {
-        Self { kept: Some(Vec::new()), ..Self::default() }
-    }
-
-    fn take_in(&mut self, bytes: &[u8]) {
-        self.crc = crc32c::crc32c_append(self.crc, bytes);
-        self.body_bytes += bytes.len() as u64;
-        self.unwritten.extend_from_slice(bytes);
-        if let Some(kept) = &mut self.kept {
-            kept.extend_from_slice(bytes);
-        }
-        self.kept.take_if(|kept| kept.len() > KEPT_BYTES);
-    }
 }
 
 impl<M: FollowerMemory> Follower<M> {
@@ -258,6 +221,22 @@ impl<M: FollowerMemory> Follower<M> {
         self.applied
     }
 
+    /// Whether the data is that of a point, known or not. Else it is of no use to anybody yet, and may be written as it comes.
+    pub(crate) fn is_at_point(&self) -> bool {
+        self.applied.is_some_and(|applied| applied > 0)
+    }
+
+    /// Writes to the data of a member that is at no point: what the first change set finds there.
+    pub(crate) fn write_unstaged(&self, offset: u64, bytes: &[u8]) -> Result<(), M::Error> {
+        assert!(!self.is_at_point(), "the member would be at a point no more");
+        self.memory.write_data(offset, bytes)
+    }
+
+    /// Has what was written to the data be durable.
+    pub(crate) fn flush_unstaged(&self) -> Result<(), M::Error> {
+        self.memory.flush_data()
+    }
+
     /// The point that the data is at, if it is known.
     pub(crate) fn point(&self) -> Option<&ConsistencyPoint> {
         self.point.as_ref()
@@ -282,46 +261,21 @@ impl<M: FollowerMemory> Follower<M> {
         std::mem::take(&mut self.news)
     }
 
-    /// Adds a write to a change set, behind those before. The outer error is the memory's.
-    pub(crate) fn add(&self, set: &mut ChangeSet, offset: u64, bytes: &[u8]) -> Result<Result<(), TooLong>, M::Error> {
-        assert!(
-            offset.checked_add(bytes.len() as u64).is_some_and(|end| end <= self.data_bytes),
-            "a write lies beyond the member's data"
-        );
-        let len_bytes = bytes.len() as u64;
-        if set.body_bytes + CHANGE_HEADER_BYTES as u64 + len_bytes > self.capacity_bytes {
-            return Ok(Err(TooLong));
-        }
-        set.take_in(&ChangeHeader { offset, len_bytes }.to_bytes());
-        set.take_in(bytes);
-        if set.unwritten.len() >= PIECE_BYTES {
-            self.write_out(set)?;
-        }
-        Ok(Ok(()))
-    }
-
-    fn write_out(&self, set: &mut ChangeSet) -> Result<(), M::Error> {
-        let at = BODY + set.body_bytes - set.unwritten.len() as u64;
-        if !set.unwritten.is_empty() {
-            self.memory.write_staging(at, &set.unwritten)?;
-            set.unwritten.clear();
-        }
-        Ok(())
-    }
-
     /// Has the member be at the point that a change set leads to: stages it durably, and applies it. The number of `point` is that of the change set, whatever
     /// it was.
     pub(crate) fn commit(&mut self, mut set: ChangeSet, point: &ConsistencyPoint) -> Result<(), M::Error> {
         let point = self.numbered(point);
         let number = point.number;
-        self.write_out(&mut set)?;
-        let header = ChangeSetHeader { number, body_bytes: set.body_bytes, body_crc: set.crc };
+        if !self.is_at_point() {
+            self.memory.flush_data()?;
+        }
+        let header = ChangeSetHeader { number, body_bytes: set.body_bytes(), body_crc: self.finish(&mut set)? };
         self.memory.write_staging(FRAME, &header.to_bytes())?;
         self.memory.write_staging(point_at(POINTS, number), &point.to_bytes())?;
         self.memory.flush_staging()?;
         self.set(STAGED, number)?;
-        self.save_old(header, set.kept.as_deref())?;
-        self.apply(header, set.kept.as_deref())?;
+        self.save_old(header, set.kept())?;
+        self.apply(header, set.kept())?;
         self.keep_point(&point)?;
         (self.applied, self.next, self.point) = (Some(number), number + 1, Some(point));
         Ok(())

@@ -73,7 +73,7 @@ enum Mode {
     #[default]
     Off,
     Kept,
-    /// The member has fallen behind: pages are remembered.
+    /// The member has fallen behind, or is copied to: pages are remembered.
     Dropped,
     /// The member is not connected, and was at a point that is known: pages are remembered.
     Away,
@@ -101,7 +101,7 @@ pub(crate) struct Lag {
     pub(crate) bytes: u64,
     /// How long ago the oldest of them was written.
     pub(crate) age: Duration,
-    /// It fell behind: it has yet to be sent pages.
+    /// It fell behind, or is copied to for the first time: it has yet to be sent pages.
     pub(crate) is_behind: bool,
 }
 
@@ -190,6 +190,14 @@ impl Kept {
         Some((self.take(count), point))
     }
 
+    /// Remembers the pages of a write.
+    fn note_page(&mut self, range: Range<u64>) {
+        self.missing.mark(range);
+        if self.mode == Mode::Dropped {
+            self.oldest.get_or_insert_with(Instant::now);
+        }
+    }
+
     /// Drops what is kept, and remembers the pages.
     fn drop_all(&mut self) {
         for entry in std::mem::take(&mut self.entries) {
@@ -258,7 +266,7 @@ impl Outbox {
         let range = offset..offset + len_bytes;
         match kept.mode {
             Mode::Off => {}
-            Mode::Dropped | Mode::Away => kept.missing.mark(range),
+            Mode::Dropped | Mode::Away => kept.note_page(range),
             Mode::Kept if kept.lag_bytes() + len_bytes > self.bound.bytes => {
                 kept.drop_all();
                 kept.missing.mark(range);
@@ -300,6 +308,15 @@ impl Outbox {
         !matches!(self.kept.lock().mode, Mode::Off | Mode::Away)
     }
 
+    /// Remembers the pages that are written from now on, while the member is sent others. Returns those that were written since it was asked last, or fell behind.
+    pub(crate) fn remember(&self) -> PageMap {
+        let mut kept = self.kept.lock();
+        kept.drop_all();
+        kept.mode = Mode::Dropped;
+        (kept.oldest, kept.oldest_taken, kept.taken_bytes) = (kept.oldest(), None, 0);
+        std::mem::replace(&mut kept.missing, PageMap::new(self.size_bytes))
+    }
+
     /// Keeps what is written from now on, for a member that is sent pages besides: those that were written since it fell behind, which this returns.
     pub(crate) fn begin(&self) -> PageMap {
         let mut kept = self.kept.lock();
@@ -308,6 +325,16 @@ impl Outbox {
         (kept.mode, kept.session, kept.needs_everything) = (Mode::Kept, kept.session + 1, true);
         (kept.oldest_taken, kept.oldest, kept.taken_bytes) = (kept.oldest(), None, 0);
         missing
+    }
+
+    /// Whether those who write wait for the member at the bound.
+    pub(crate) fn has_writers_wait(&self) -> bool {
+        self.bound.then == AtLagBound::Wait
+    }
+
+    /// Bytes that are kept of the member's, at most.
+    pub(crate) fn bound_bytes(&self) -> u64 {
+        self.bound.bytes
     }
 
     /// So many bytes of pages are sent to it.
@@ -355,15 +382,6 @@ impl Outbox {
         }
         kept.points.push_back((boundary.end, point.clone()));
         self.due.notify_all();
-    }
-
-    /// Takes all writes that are kept, whatever points there are: they are sent with pages. `None`: the member has fallen behind again.
-    pub(crate) fn take_all(&self) -> Option<Vec<Entry>> {
-        let mut kept = self.kept.lock();
-        (kept.mode == Mode::Kept).then(|| {
-            let count = kept.entries.len();
-            kept.take(count)
-        })
     }
 
     /// Takes the writes before the last point, and the point. `None`: it has fallen behind again.
@@ -439,7 +457,7 @@ impl Outbox {
         let bytes = match kept.mode {
             Mode::Off | Mode::Away => return None,
             Mode::Kept => kept.lag_bytes() + kept.copied_bytes,
-            Mode::Dropped => kept.missing.count_bytes() + kept.taken_bytes,
+            Mode::Dropped => kept.missing.count_bytes() + kept.taken_bytes + kept.copied_bytes,
         };
         let age = kept.oldest().map_or(Duration::ZERO, |oldest| oldest.elapsed());
         Some(Lag { bytes, age, is_behind: kept.mode == Mode::Dropped })

@@ -1,4 +1,7 @@
-use std::{cell::RefCell, ops::Range};
+use std::{
+    cell::{Cell, RefCell},
+    ops::Range,
+};
 
 use pmof_mem::{Durability, Medium, MediumKind, MemError, Memory, ShadowMedium, shadow::for_each_crash_point};
 use proptest::prelude::*;
@@ -15,11 +18,13 @@ pub(super) struct OnMedium<'m> {
     staging_bytes: u64,
     /// What the writer sent, where that is recorded.
     sent: RefCell<Option<Vec<Sent>>>,
+    /// Data was written and not flushed. All is one medium here, which a flush of the staging area flushes as well; the pools of a member are not.
+    is_data_unflushed: Cell<bool>,
 }
 
 impl<'m> OnMedium<'m> {
     pub(super) fn new(medium: &'m dyn Medium, level: Durability, data_bytes: u64, staging_bytes: u64) -> Self {
-        Self { medium, level, data_bytes, staging_bytes, sent: RefCell::default() }
+        Self { medium, level, data_bytes, staging_bytes, sent: RefCell::default(), is_data_unflushed: Cell::new(false) }
     }
 
     /// The same, with a record of what is sent from now on.
@@ -78,6 +83,7 @@ impl FollowerMemory for OnMedium<'_> {
     }
 
     fn set_staging(&self, offset: u64, number: u64) -> Result<(), MemError> {
+        assert!(!self.is_data_unflushed.get(), "a number tells of data that may be lost");
         let at = self.data_bytes + offset;
         self.note(|| Sent::Number(at, number));
         self.medium.atomic_store(at, number)?;
@@ -89,10 +95,12 @@ impl FollowerMemory for OnMedium<'_> {
     }
 
     fn write_data(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError> {
+        self.is_data_unflushed.set(true);
         self.write(offset, bytes)
     }
 
     fn flush_data(&self) -> Result<(), MemError> {
+        self.is_data_unflushed.set(false);
         self.flush(0..self.data_bytes)
     }
 
@@ -280,6 +288,35 @@ fn a_crash_of_the_member_at_any_step_leaves_a_prefix() {
     assert!(crash_everywhere(MediumKind::PageCache) > 50);
 }
 
+/// A member at no point is written to as it comes; a crash at any step leaves it at none, or at the first with all that was copied.
+#[test]
+fn what_is_copied_to_a_member_at_no_point_is_there_when_it_is_at_one() {
+    for kind in [MediumKind::DevDax, MediumKind::PageCache] {
+        let medium = ShadowMedium::new(SMALL_BYTES, kind).unwrap();
+        let mut follower = open(&medium, Durability::PowerFailure);
+        let mut expected = vec![0; DATA.end as usize];
+        for (number, offset) in [(1, 0), (2, 300), (3, 64)] {
+            follower.write_unstaged(offset, &[number; 100]).unwrap();
+            expected[offset as usize..][..100].fill(number);
+        }
+        let mut set = ChangeSet::new();
+        assert_eq!(follower.add(&mut set, 20, &[9; 10]).unwrap(), Ok(()));
+        expected[20..30].fill(9);
+        follower.commit(set, &point(1)).unwrap();
+        medium.mark(1);
+        let initial = vec![0; SMALL_BYTES as usize];
+        let coverage = for_each_crash_point::<MemError>(kind, &initial, &medium.trace(), 200, |crash| {
+            let left = ShadowMedium::from_image(crash.image.to_vec(), kind)?;
+            let follower = open(&left, Durability::PowerFailure);
+            let is_told = crash.marks.last() == Some(&1);
+            assert!(follower.is_at_point() || (!is_told && follower.point().is_none()));
+            assert!(!follower.is_at_point() || data_of(&left) == expected, "after {} events", crash.events_done);
+            Ok(())
+        });
+        assert!(coverage.unwrap().images > 20);
+    }
+}
+
 #[test]
 fn a_change_set_longer_than_the_staging_area_is_none() {
     let medium = Memory::anonymous(DATA.end + BODY + 64).unwrap();
@@ -368,13 +405,53 @@ proptest! {
         }
         if is_cut {
             // All but the numbers and the data.
-            follower.write_out(&mut set).unwrap();
-            let header = ChangeSetHeader { number: 1, body_bytes: set.body_bytes, body_crc: set.crc };
+            let body_crc = follower.finish(&mut set).unwrap();
+            let header = ChangeSetHeader { number: 1, body_bytes: set.body_bytes(), body_crc };
             follower.memory().write_staging(FRAME, &header.to_bytes()).unwrap();
             follower.memory().set_staging(STAGED, 1).unwrap();
             prop_assert_eq!(open().applied(), Some(1));
         } else {
             follower.commit(set, &point(1)).unwrap();
+        }
+        let mut found = vec![0; size_bytes as usize];
+        medium.read(0, &mut found).unwrap();
+        prop_assert!(found == expected);
+    }
+
+    /// Pages that are copied again take the place of those in the change set: it grows no more, and is read back as one that had the last of each.
+    #[test]
+    fn pages_are_in_a_change_set_once(
+        pages in proptest::collection::vec((0..11_u64 << 8, 1..256_u64, any::<u8>()), 1..60),
+        is_cut in any::<bool>(),
+    ) {
+        const PAGE: u64 = 4096;
+        let size_bytes = 12_u64 << 20;
+        let staging = staging_bytes(size_bytes, 1000);
+        let medium = Memory::anonymous(size_bytes + staging).unwrap();
+        let open = || {
+            let memory = OnMedium::new(&medium, Durability::Visible, size_bytes, staging);
+            Follower::open(memory, staging, size_bytes, NO_POINTS).unwrap()
+        };
+        let mut follower = open();
+        follower.commit(ChangeSet::new(), &point(1)).unwrap();
+        let (mut set, mut expected) = (ChangeSet::new(), vec![0; size_bytes as usize]);
+        for (first, count, byte) in pages.iter().chain(&pages) {
+            let (offset, byte) = (first * PAGE, byte.wrapping_add((*first % 7) as u8));
+            let bytes = vec![byte; (count * PAGE) as usize];
+            prop_assert_eq!(follower.put(&mut set, offset, &bytes).unwrap(), Ok(()));
+            expected[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
+        }
+        prop_assert!(set.body_bytes() <= size_bytes + size_bytes / 128);
+        prop_assert_eq!(follower.add(&mut set, 5, &[200; 3]).unwrap(), Ok(()));
+        expected[5..8].fill(200);
+        if is_cut {
+            let body_crc = follower.finish(&mut set).unwrap();
+            let header = ChangeSetHeader { number: 2, body_bytes: set.body_bytes(), body_crc };
+            follower.memory().write_staging(FRAME, &header.to_bytes()).unwrap();
+            follower.memory().set_staging(STAGED, 2).unwrap();
+            prop_assert_eq!(open().applied(), Some(2));
+        } else {
+            follower.commit(set, &point(2)).unwrap();
         }
         let mut found = vec![0; size_bytes as usize];
         medium.read(0, &mut found).unwrap();

@@ -66,8 +66,8 @@ struct Model {
     /// What the pool held at each point.
     points: Vec<Vec<u8>>,
     member: Vec<u8>,
-    /// A copy under way: what has yet to be read, and what was staged.
-    copying: Option<(PageMap, PageMap, Writes)>,
+    /// A copy under way: what has yet to be read, whether this is the last round, and what was read.
+    copying: Option<(PageMap, bool, Writes)>,
     pending: Option<(Boundary, u64)>,
 }
 
@@ -103,10 +103,8 @@ impl Model {
     }
 
     fn begin(&mut self, missing: PageMap) {
-        missing.add(&self.outbox.begin());
-        let left = PageMap::new(SIZE_BYTES);
-        left.add(&missing);
-        self.copying = Some((missing, left, Vec::new()));
+        missing.add(&self.outbox.remember());
+        self.copying = Some((missing, false, Vec::new()));
     }
 
     fn send(&mut self) {
@@ -120,27 +118,31 @@ impl Model {
         }
     }
 
-    /// Copies a page, or ends.
+    /// Reads a page that is left, or begins another round, or ends. In the last round few pages are left.
     fn copy(&mut self) {
-        let (missing, left, mut staged) = self.copying.take().unwrap();
-        let taken = self.outbox.take_all();
-        let Some(entries) = taken else {
-            for (offset, bytes) in staged {
-                missing.mark(offset..offset + bytes.len() as u64);
-            }
-            return self.begin(missing);
-        };
-        staged.extend(entries.iter().map(|entry| (entry.offset, entry.bytes.to_vec())));
+        let (left, is_last, mut pages) = self.copying.take().unwrap();
         if let Some(range) = left.take(0, PAGE_BYTES) {
-            staged.push((range.start, self.pool[range.start as usize..range.end as usize].to_vec()));
-            self.copying = Some((missing, left, staged));
+            pages.push((range.start, self.pool[range.start as usize..range.end as usize].to_vec()));
+            self.copying = Some((left, is_last, pages));
+            return;
+        }
+        if !is_last {
+            left.add(&self.outbox.remember());
+            let is_last = left.count_bytes() <= 2 * PAGE_BYTES;
+            if is_last {
+                left.add(&self.outbox.begin());
+            }
+            self.copying = Some((left, is_last, pages));
             return;
         }
         self.points.push(self.pool.clone());
         reach(&self.outbox, self.points.len() as u64 - 1);
-        let (entries, point) = self.outbox.take_to_point().expect("nothing was written meanwhile");
-        staged.extend(entries.iter().map(|entry| (entry.offset, entry.bytes.to_vec())));
-        self.commit(staged, &point);
+        let Some((entries, point)) = self.outbox.take_to_point() else {
+            self.copying = Some((left, false, pages));
+            return;
+        };
+        pages.extend(entries.iter().map(|entry| (entry.offset, entry.bytes.to_vec())));
+        self.commit(pages, &point);
     }
 
     fn commit(&mut self, writes: Writes, point: &ConsistencyPoint) {

@@ -115,7 +115,7 @@ pub enum Event {
         copied_bytes: u64,
     },
     /// An asynchronous member could not be sent what was written as fast as the pool's [bound](crate::PoolOptions::lag_bound) asks for: it stays at its point
-    /// while what it lacks is copied.
+    /// while what it lacks is copied. Told again where as much is written meanwhile as is copied.
     FellBehind {
         /// The member.
         replica: Arc<ReplicaPlace>,

@@ -28,6 +28,7 @@ use crate::{
 };
 
 mod attach;
+mod copy;
 mod running;
 mod send;
 #[cfg(test)]
@@ -44,7 +45,7 @@ pub(super) use attach::{
 pub enum AsynchronousState {
     /// It is sent what is written up to each consistency point.
     Following,
-    /// It is at its point while what it lacks is copied beside its data; that is applied as a whole.
+    /// It is at its point while what it lacks is copied beside its data; that is applied as a whole. One that is at none yet is copied to.
     Copying,
     /// It is not connected: it is tried again and again. It is at its point meanwhile.
     Lost(Arc<ReplicaError>),

@@ -415,3 +415,59 @@ fn copies_to_a_member_are_limited() {
     alone.promote(true).unwrap();
     assert!(read(&alone.open().unwrap(), 0, 4 << 20) == expected);
 }
+
+/// Some pages are written far faster than others are copied: the copy goes on in rounds, and comes to an end. So does that of one that has a point already, at which it stays until then.
+#[test]
+fn a_copy_comes_to_an_end_while_the_pool_is_written_fast() {
+    const SIZE: u64 = 8 << 20;
+    const BOUND: u64 = 1 << 20;
+    const HOT: u64 = 512 << 10;
+    let (near, mut far) = (Target::start_fixed(), Target::start_fixed());
+    let options = options([near.url("orders")]).lag_bound(BOUND, Duration::MAX, AtLagBound::FallBehind);
+    let pool = options.catch_up_limit(8 << 20).point_interval(None).create(SIZE).unwrap();
+    pool.persist(0, &pattern(SIZE as usize, 1)).unwrap();
+    let mut written_bytes = 0_u64;
+    let page = pattern(4096, 3);
+    let mut copied = |pool: &Pool, point: Option<&str>| {
+        let (before, mut events) = (written_bytes, pool.events());
+        loop {
+            pool.persist(written_bytes % HOT, &page).unwrap();
+            written_bytes += 4096;
+            match events.next_for(Duration::ZERO) {
+                Some(Event::Following { copied_bytes, .. }) => {
+                    assert!(written_bytes - before > 2 * BOUND, "{}", written_bytes - before);
+                    return copied_bytes;
+                }
+                Some(Event::FellBehind { .. }) => panic!("the copy was overtaken"),
+                _ => {}
+            }
+            let status = asynchronous(pool);
+            let name = status.point.as_ref().map(|point| point.name.as_str());
+            assert!(name == point || name == Some(""), "{status:?}");
+        }
+    };
+    pool.add_asynchronous(&far.url("orders")).unwrap();
+    let copied_bytes = copied(&pool, None);
+    assert!((SIZE..=SIZE + 4 * HOT).contains(&copied_bytes), "{copied_bytes}");
+    // Nothing is left to be sent that would have it fall behind meanwhile.
+    let until = Instant::now() + LONG;
+    while asynchronous(&pool).lag_bytes != Some(0) || asynchronous(&pool).point.is_none_or(|point| point.name != "one")
+    {
+        assert!(Instant::now() < until, "{:?}", asynchronous(&pool));
+        pool.consistency_point("one").unwrap();
+        thread::sleep(Duration::from_millis(20));
+    }
+    let mut lost = pool.events();
+    far.stop();
+    wait_for(&mut lost, |event| matches!(event, Event::NotFollowing { .. }));
+    pool.persist(0, &pattern(SIZE as usize, 2)).unwrap();
+    far.restart();
+    let copied_bytes = copied(&pool, Some("one"));
+    assert!((SIZE..=SIZE + 4 * HOT).contains(&copied_bytes), "{copied_bytes}");
+    let expected = read(&pool, 0, SIZE as usize);
+    pool.close().unwrap();
+    drop(pool);
+    let alone = crate::support::options([far.url("orders")]);
+    alone.promote(true).unwrap();
+    assert!(read(&alone.open().unwrap(), 0, SIZE as usize) == expected);
+}

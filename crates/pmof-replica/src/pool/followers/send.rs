@@ -1,7 +1,6 @@
 //! What an asynchronous member is sent: first what it lacks, then what is written.
 
 use std::{
-    ops::Range,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
@@ -17,30 +16,21 @@ use super::{
 };
 use crate::{
     ReplicaError,
-    follower::{ChangeSet, Follower, TooLong},
+    follower::{ChangeSet, Follower},
     member::{Control, Written},
     outbox::{Due, Entry},
     pages::PageMap,
-    pool::{Open, Shared, events::Event, returns::differing_pages},
+    pool::{Open, Shared, events::Event},
 };
-
-/// Bytes that are compared, or copied, between two looks at whether the pool is being closed.
-const WINDOW_BYTES: u64 = 16 << 20;
-
-/// Bytes that are read from a member in sync at a time.
-const READ_BYTES: u64 = 1 << 20;
 
 /// How often a member is told how far the writer is: while it writes, and while it does not.
 const HEARD_INTERVAL: Duration = Duration::from_secs(1);
 const IDLE_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Before a point is tried again that too few members in sync were left for, and before a copy that writes have overtaken.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Before a point is tried again that too few members in sync were left for, and before a copy goes on that writes have overtaken.
+pub(super) const PAUSE: Duration = Duration::from_millis(100);
 
-/// Between two looks at what was written, while a copy waits for the pool's limit.
-const THROTTLE_PAUSE: Duration = Duration::from_millis(20);
-
-/// What ended a copy or the sending.
+/// What ended the sending.
 enum Interrupted {
     /// More was written meanwhile than is kept.
     Overtaken,
@@ -60,18 +50,18 @@ impl From<Arc<ReplicaError>> for Interrupted {
 }
 
 /// A member that is being sent something.
-struct Sending<'f> {
-    followers: &'f Followers,
+pub(super) struct Sending<'f> {
+    pub(super) followers: &'f Followers,
     pool: &'f Weak<Shared>,
-    following: &'f Following,
-    follower: Follower<Attached>,
+    pub(super) following: &'f Following,
+    pub(super) follower: Follower<Attached>,
     /// Pages of the writes that were taken for it and are not applied.
     taken: PageMap,
     /// The point that it is being sent what leads to.
     next: Option<ConsistencyPoint>,
     heard_at: Option<Instant>,
     /// All that it lacks is known: it need not be compared.
-    is_known: bool,
+    pub(super) is_known: bool,
 }
 
 impl Followers {
@@ -118,19 +108,7 @@ impl Sending<'_> {
                         return stop;
                     }
                 }
-                Err(Interrupted::Stopped(stop)) => return stop,
-                Err(Interrupted::Overtaken) => {
-                    missing.add(&self.taken);
-                    // Nothing of the copy was applied: it begins anew.
-                    let (replica, lag_bytes) = (Arc::clone(&self.following.place), missing.count_bytes());
-                    if let Err(stop) = self.event(Event::FellBehind { replica, lag_bytes }) {
-                        return stop;
-                    }
-                    if !self.followers.pause(PAUSE) {
-                        return Stop::Ended;
-                    }
-                    continue;
-                }
+                Err(stop) => return stop,
             }
             match self.send() {
                 Interrupted::Stopped(stop) => return stop,
@@ -139,15 +117,15 @@ impl Sending<'_> {
         }
     }
 
-    fn shared(&self) -> Result<Arc<Shared>, Stop> {
+    pub(super) fn shared(&self) -> Result<Arc<Shared>, Stop> {
         self.pool.upgrade().ok_or(Stop::Ended)
     }
 
-    fn open(&self) -> Result<Arc<Open>, Stop> {
+    pub(super) fn open(&self) -> Result<Arc<Open>, Stop> {
         self.shared()?.hold().map_err(|_| Stop::Ended)
     }
 
-    fn event(&self, event: Event) -> Result<(), Stop> {
+    pub(super) fn event(&self, event: Event) -> Result<(), Stop> {
         self.shared()?.events.add(event);
         Ok(())
     }
@@ -157,46 +135,7 @@ impl Sending<'_> {
         self.event(Event::Following { replica: Arc::clone(&self.following.place), copied_bytes })
     }
 
-    /// Makes the member equal to those in sync at a point, as one change set: what is `missing`, and what is written meanwhile. Adds to `missing` what was
-    /// dropped before. Returns the bytes of pages that were copied.
-    ///
-    /// A page may hold writes that come behind it in the change set. They do no harm: all writes from the beginning on are in it, in their order,
-    /// and none before a page that was read before it was posted.
-    fn copy(&mut self, missing: &PageMap) -> Result<u64, Interrupted> {
-        let is_compared = !self.is_known;
-        let (size_bytes, outbox) = (self.followers.identity.size_bytes, &self.following.outbox);
-        missing.add(&outbox.begin());
-        let left = PageMap::new(size_bytes);
-        left.add(missing);
-        outbox.copies(if is_compared { 0 } else { left.count_bytes() });
-        // What was posted before the beginning can be read from now on.
-        self.flush_all()?;
-        let (mut set, mut from, mut copied_bytes, began) = (ChangeSet::new(), 0, 0, Instant::now());
-        while let Some(window) = left.take(from, WINDOW_BYTES) {
-            from = window.end;
-            let ranges = if is_compared { self.differing(&window)? } else { vec![window] };
-            for range in ranges {
-                for begin in (range.start..range.end).step_by(READ_BYTES as usize) {
-                    let part = begin..(begin + READ_BYTES).min(range.end);
-                    self.take_all(&mut set)?;
-                    self.read_into(&mut set, &part)?;
-                    copied_bytes += part.end - part.start;
-                    self.throttle(&mut set, began, copied_bytes)?;
-                }
-            }
-            self.take_all(&mut set)?;
-        }
-        self.shared()?.make_point("").map_err(|_| self.later())?;
-        let Some((entries, point)) = self.following.outbox.take_to_point() else {
-            return Err(Interrupted::Overtaken);
-        };
-        self.add(&mut set, &entries)?;
-        self.commit(set, &point)?;
-        self.hear()?;
-        Ok(copied_bytes)
-    }
-
-    fn commit(&mut self, set: ChangeSet, point: &ConsistencyPoint) -> Result<(), Arc<ReplicaError>> {
+    pub(super) fn commit(&mut self, set: ChangeSet, point: &ConsistencyPoint) -> Result<(), Arc<ReplicaError>> {
         self.next = Some(self.follower.numbered(point));
         let committed = self.follower.commit(set, point);
         tell_points(self.pool, self.following, self.follower.take_news());
@@ -209,14 +148,14 @@ impl Sending<'_> {
     }
 
     /// The pool is closed, or too few of its members are left.
-    fn later(&self) -> Stop {
+    pub(super) fn later(&self) -> Stop {
         match self.open() {
             Ok(_) => Stop::Later,
             Err(stop) => stop,
         }
     }
 
-    fn flush_all(&self) -> Result<(), Stop> {
+    pub(super) fn flush_all(&self) -> Result<(), Stop> {
         let shared = self.shared()?;
         let open = shared.writable().map_err(|_| Stop::Ended)?;
         let flushed = open.persist(Written::default());
@@ -224,56 +163,17 @@ impl Sending<'_> {
         flushed.map(drop).map_err(|_| self.later())
     }
 
-    /// Waits while more was copied than the pool's limit lets through, and takes what is written meanwhile.
-    fn throttle(&self, set: &mut ChangeSet, began: Instant, copied_bytes: u64) -> Result<(), Interrupted> {
-        let Some(limit) = self.followers.bytes_per_second else { return Ok(()) };
-        let due = Duration::from_secs_f64(copied_bytes as f64 / limit.max(1) as f64);
-        while let Some(wait) = due.checked_sub(began.elapsed()).filter(|wait| !wait.is_zero()) {
-            if !self.followers.pause(wait.min(THROTTLE_PAUSE)) {
-                return Err(Stop::Ended.into());
-            }
-            self.take_all(set)?;
-        }
-        Ok(())
-    }
-
-    /// Takes what was written by now into a change set.
-    fn take_all(&self, set: &mut ChangeSet) -> Result<(), Interrupted> {
-        let Some(entries) = self.following.outbox.take_all() else { return Err(Interrupted::Overtaken) };
-        self.add(set, &entries)
-    }
-
-    fn add(&self, set: &mut ChangeSet, entries: &[Entry]) -> Result<(), Interrupted> {
-        // All of them are taken, whichever of them fit.
+    /// Adds what was taken to a change set. False: it does not fit, and nothing was added.
+    pub(super) fn add(&self, set: &mut ChangeSet, entries: &[Entry]) -> Result<bool, Stop> {
         for entry in entries {
             self.taken.mark(entry.range());
         }
-        for entry in entries {
-            self.add_bytes(set, entry.offset, &entry.bytes)?;
+        let has_room = self.follower.has_room(set, entries.iter().map(|entry| entry.bytes.len() as u64));
+        for entry in entries.iter().filter(|_| has_room) {
+            let added = self.follower.add(set, entry.offset, &entry.bytes)?;
+            debug_assert_eq!(added, Ok(()));
         }
-        Ok(())
-    }
-
-    fn add_bytes(&self, set: &mut ChangeSet, offset: u64, bytes: &[u8]) -> Result<(), Interrupted> {
-        let added = self.follower.add(set, offset, bytes)?;
-        added.map_err(|TooLong| Interrupted::Overtaken)
-    }
-
-    fn read_into(&self, set: &mut ChangeSet, range: &Range<u64>) -> Result<(), Interrupted> {
-        let mut bytes = vec![0; (range.end - range.start) as usize];
-        self.open()?.read(range.start, &mut bytes).map_err(|_| self.later())?;
-        self.add_bytes(set, range.start, &bytes)
-    }
-
-    /// The pages of a range that differ between the member and one in sync.
-    fn differing(&self, range: &Range<u64>) -> Result<Vec<Range<u64>>, Interrupted> {
-        let (open, data) = (self.open()?, &self.follower.memory().data);
-        let source = open.members_in_use().into_iter().find(|(_, member)| member.control().is_some());
-        let source = source.ok_or_else(|| self.later())?;
-        differing_pages([source, (open.members.len(), &**data)], range).map_err(|_| match data.standing().failure() {
-            Some(why) => Stop::Lost(Arc::clone(why)).into(),
-            None => self.later().into(),
-        })
+        Ok(has_room)
     }
 
     /// Sends what is written, up to each point.
@@ -301,7 +201,9 @@ impl Sending<'_> {
             }
             Due::Send(entries, point) => {
                 let mut set = ChangeSet::new();
-                self.add(&mut set, &entries)?;
+                if !self.add(&mut set, &entries)? {
+                    return Err(Interrupted::Overtaken);
+                }
                 drop(entries);
                 self.commit(set, &point)?;
             }
@@ -317,7 +219,7 @@ impl Sending<'_> {
     }
 
     /// Tells the member how far the writer is, now and then.
-    fn hear(&mut self) -> Result<(), Stop> {
+    pub(super) fn hear(&mut self) -> Result<(), Stop> {
         let far = self.followers.far();
         let heard = self.follower.heard().filter(|heard| heard.opening == far.opening);
         let is_idle = heard.is_some_and(|heard| heard.written_bytes == far.written_bytes);
