@@ -4,7 +4,7 @@ use pmof_control::{Role, Roster};
 use uuid::Uuid;
 
 use crate::{
-    lineage::{Agreement, Found, confirmed},
+    lineage::{Agreement, Found, confirmed, quorum},
     roster::settled_at,
 };
 
@@ -108,6 +108,14 @@ impl Electorate {
         let before = self.pending.as_ref().map(Roster::indexes);
         let is_of_members = self.is_of_members(agreement);
         let is_enough = |members| agreement.is_enough(found, members, is_of_members);
+        std::iter::once(self.roster.indexes()).chain(before).all(is_enough)
+    }
+
+    /// Whether the members of these indexes are enough to know of an epoch, of those before the last change and of those after it.
+    pub(crate) fn is_quorum(&self, indexes: impl IntoIterator<Item = u16>) -> bool {
+        let found = indexes.into_iter().fold(0_u64, |found, index| found | 1 << index);
+        let before = self.pending.as_ref().map(Roster::indexes);
+        let is_enough = |members: u64| (found & members).count_ones() as usize >= quorum(members.count_ones() as usize);
         std::iter::once(self.roster.indexes()).chain(before).all(is_enough)
     }
 

@@ -6,10 +6,7 @@ use std::{
 };
 
 use pmof_access::Durability;
-use pmof_control::{
-    FailureDomain, NewPool, OpenFor, PoolRefusal, PoolState, Reply, Request, Role, Roster, RosterMember,
-    USER_FLAGS_BYTES,
-};
+use pmof_control::{FailureDomain, NewPool, OpenFor, PoolRefusal, PoolState, Reply, Request, Roster, USER_FLAGS_BYTES};
 use pmof_pool::Comparison;
 use uuid::Uuid;
 
@@ -17,14 +14,10 @@ use super::{
     LeftOut, Open,
     acknowledge::{AckTerms, Acknowledge},
     compare::{Comparable, Differing},
-    domains::number_domains,
-    epochs::Epochs,
-    events::Event,
     follow::{Follow, Said, Seen, Unread},
     followers::{Followers, KeepPoints},
-    format::{Format, Replicas, Terms, Upkeep},
+    format::Format,
     intents,
-    mirrors::mirror,
     opened::{Checked, Identity, Reached, check_distinct, check_opened, none_opened, place},
     returns::Returns,
     rosters::read_rosters,
@@ -33,16 +26,14 @@ use crate::{
     PoolError, PoolUrl, ReplicaError,
     domain::{distinct, numbered},
     electorate::{Electorate, Word},
-    intent::Intent,
     lineage::{Agreement, Apart, Base, Found, agree, votes_needed},
-    member::{AbsentMember, Member, Standing},
     outbox::LagBound,
     pages::PageMap,
     peers::Peers,
     reach::Reach,
-    roster::{FoundMember, elsewhere, made, noted},
+    roster::{FoundMember, elsewhere},
     site::Site,
-    view::{Positions, Rule},
+    view::Positions,
 };
 
 pub(super) mod contention;
@@ -50,7 +41,11 @@ mod forced;
 mod nearest;
 mod others;
 mod outsiders;
+mod replicas;
 mod witnesses;
+
+pub(super) use replicas::NativeReplicas;
+use replicas::Origin;
 
 /// What becomes of a pool that was made here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -338,9 +333,12 @@ impl Opening {
             let others = [&agreement.behind[..], &agreement.foreign, &agreement.stale].concat();
             return Err(if others.is_empty() { error } else { self.apart(opened, &others, made) });
         }
-        self.is_unsafe = !electorate.is_enough(&agreement, &found);
+        let is_enough = electorate.is_enough(&agreement, &found);
         let source = opened[agreement.source].position;
         self.sort_out(opened, &agreement, made, access);
+        // With as many as an opening needs, and fewer than are to know of an epoch, the others may be opened in the same way.
+        let is_quorum = electorate.is_quorum(opened.iter().map(|opened| opened.index));
+        self.is_unsafe = self.wanted.min_replicas.is_some() && !(is_enough && is_quorum);
         agreement.source = opened.iter().position(|opened| opened.position == source).unwrap_or(0);
         Ok((identity, agreement))
     }
@@ -521,202 +519,6 @@ impl Format for Opening {
         let origin = Origin::Found { access, electorate, source, is_clean, in_sync };
         Ok(NativeReplicas::new(self, opened, identity, (base, mark), origin))
     }
-}
-
-/// How native replicas came to be.
-#[derive(Debug)]
-enum Origin {
-    Made(New),
-    Found {
-        access: OpenFor,
-        electorate: Box<Electorate>,
-        /// The place of one that has all that was acknowledged.
-        source: usize,
-        /// All were closed in order.
-        is_clean: bool,
-        in_sync: intents::Found,
-    },
-}
-
-/// The replicas of a native pool.
-#[derive(Debug)]
-pub(super) struct NativeReplicas {
-    opening: Opening,
-    opened: Vec<Opened>,
-    identity: Identity,
-    /// Which replica lies in each place, where that is known.
-    indexes: Vec<Option<u16>>,
-    base: Base,
-    mark: u64,
-    /// What the members are to keep of each other, where a target keeps anything, and the positions of those that need not be told.
-    roster: Option<(Roster, Positions)>,
-    /// What those that are in sync have said, by their positions.
-    said: Vec<(usize, Said)>,
-    origin: Origin,
-}
-
-impl NativeReplicas {
-    fn new(
-        opening: Opening,
-        opened: Vec<Opened>,
-        identity: Identity,
-        (base, mark): (Base, u64),
-        origin: Origin,
-    ) -> Self {
-        let found = opening.found(&opened);
-        let mut indexes = vec![None; opening.urls.len()];
-        for Opened { position, index, .. } in &opened {
-            indexes[*position] = Some(*index);
-        }
-        let roster = match &origin {
-            Origin::Made(_) => Some(made(&found)),
-            Origin::Found { electorate, access: OpenFor::Write, .. } => {
-                let kept = electorate.kept().map(|kept| noted(kept, &found));
-                kept.map(
-                    |kept| if opening.is_unsafe { kept.forced_by(Opening::mark(&kept, &opened, &base)) } else { kept },
-                )
-            }
-            Origin::Found { .. } => None,
-        };
-        let keepers = |roster| (Opening::keepers(&opened, &roster), roster);
-        let roster = roster.map(keepers).map(|(keepers, roster)| (roster, keepers));
-        let said = opened.iter().map(|opened| (opened.position, Said::by(&opened.state))).collect();
-        Self { opening, opened, identity, indexes, base, mark, roster, said, origin }
-    }
-
-    /// The rule by which the members have to know of an epoch; and the one before a change of the members that was found, where that counts, too.
-    fn rules(&self) -> (Rule, Option<Rule>) {
-        let made = usize::from(self.identity.replica_count);
-        // Whoever asks for fewer has decided that these are enough.
-        let rule = Rule::of(made).at_most(self.opening.wanted.min_replicas.map_or(made, |least| least.max(1)));
-        let Origin::Found { electorate, .. } = &self.origin else { return (rule, None) };
-        let known = || self.indexes.iter().enumerate().filter_map(|(position, index)| Some((position, (*index)?)));
-        let without = |rule: Rule, is_out: &dyn Fn(u16) -> bool| {
-            known().filter(|(_, index)| is_out(*index)).fold(rule, |rule, (position, _)| rule.without(position))
-        };
-        let before = electorate.before();
-        let before = before.map(|(count, has)| without(Rule::of(count), &|index| !has(index)));
-        (without(rule, &|index| electorate.is_leaving(index)), before)
-    }
-
-    /// The members that have no data.
-    fn witnesses(&self) -> impl Iterator<Item = &RosterMember> {
-        let roster = match &self.origin {
-            Origin::Found { electorate, .. } => Some(&electorate.roster),
-            Origin::Made(_) => None,
-        };
-        roster.into_iter().flat_map(|roster| &roster.members).filter(|member| member.role == Role::Witness)
-    }
-
-    fn is_witness_at(&self, url: &PoolUrl) -> bool {
-        self.witnesses().any(|member| member.url.parse::<PoolUrl>().is_ok_and(|known| known == *url))
-    }
-
-    /// Those that a change of the members has removed before the pool was opened, and that may not know.
-    fn leaving(&self) -> Vec<(usize, u16)> {
-        let Origin::Found { electorate, access: OpenFor::Write, .. } = &self.origin else { return Vec::new() };
-        let known = self.indexes.iter().enumerate().filter_map(|(position, index)| Some((position, (*index)?)));
-        known.filter(|(_, index)| electorate.is_leaving(*index)).collect()
-    }
-
-    fn is_written_again(&self) -> bool {
-        matches!(self.origin, Origin::Found { access: OpenFor::Write, .. })
-    }
-}
-
-impl Replicas for NativeReplicas {
-    fn members(&mut self) -> Result<(Vec<Arc<dyn Member>>, Terms), PoolError> {
-        let (opening, size_bytes) = (&self.opening, self.identity.size_bytes);
-        let mirror = if opening.wanted.has_mirror { Some(mirror(size_bytes)?) } else { None };
-        let absent = |position: usize| {
-            let why = opening.left_out.iter().find(|(of, _)| *of == position).map(|(_, why)| Arc::clone(why));
-            let why = why.unwrap_or_else(|| Arc::new(ReplicaError::Unexpected));
-            let absent = AbsentMember::new(place(&opening.urls[position]), why);
-            Arc::new(absent.of_witness(self.is_witness_at(&opening.urls[position]))) as Arc<dyn Member>
-        };
-        let (access, first_read, was_closed) = self.reading();
-        let mut members: Vec<Arc<dyn Member>> = (0..opening.urls.len()).map(absent).collect();
-        for Opened { position, site, reached, is_behind, is_witness, domain, .. } in std::mem::take(&mut self.opened) {
-            let place = place(&opening.urls[position]);
-            let standing = if is_behind { Standing::behind(place) } else { Standing::new(place) };
-            let standing = standing.with_failure_domain(domain).of_witness(is_witness);
-            let member = reached.member(standing, site, size_bytes, mirror.as_ref());
-            members[position] = member.map_err(|error| failed(&opening.urls[position], error))?;
-        }
-        number_domains(&members);
-        let (left_out, acknowledge) = (opening.told_left_out(), opening.terms());
-        let whole = Terms::whole(opening.wanted.require, access, mirror);
-        Ok((members, Terms { left_out, acknowledge, was_closed, first_read, ..whole }))
-    }
-
-    fn identity(&self) -> Identity {
-        self.identity
-    }
-
-    fn epochs(&self, members: &[Arc<dyn Member>], terms: AckTerms) -> Option<Epochs> {
-        let (rule, before) = self.rules();
-        let epochs = Epochs::new(members.to_vec(), self.indexes.clone(), self.base.clone(), self.mark, rule, terms);
-        epochs.keep_witness_count(self.witnesses().count());
-        if let Some((roster, kept)) = &self.roster {
-            epochs.keep_roster(roster.clone(), *kept);
-        }
-        before.inspect(|before| epochs.found_changed(*before));
-        if matches!(self.origin, Origin::Made(_)) {
-            epochs.note_made();
-        }
-        Some(epochs)
-    }
-
-    /// A pool of one replica has no other to differ from. That of a new pool begins when it has its name.
-    fn intent(&self) -> Option<Intent> {
-        (self.is_written_again() && self.identity.replica_count > 1).then(|| Intent::new(self.identity.size_bytes))
-    }
-
-    /// All of a native pool is comparable where nothing tells which ranges may differ.
-    fn comparable(&self, open: &Open) -> Result<Option<Comparable>, PoolError> {
-        match self.origin {
-            Origin::Found { access: OpenFor::Write, source, in_sync, .. } => open.begin(in_sync, source),
-            Origin::Made(_) | Origin::Found { .. } => Ok(None),
-        }
-    }
-
-    fn finish(self, open: &mut Open) -> Result<Upkeep, PoolError> {
-        let is_kept = match &self.origin {
-            Origin::Made(new) => {
-                if let Some(epochs) = &open.epochs {
-                    epochs.tell_roster();
-                }
-                open.is_unpublished = *new == New::Unpublished;
-                if let Some(epochs) = &open.epochs {
-                    epochs.note_equal();
-                }
-                if *new == New::Published && self.identity.replica_count > 1 {
-                    open.begin_intent();
-                }
-                // What has no name yet is gone with its connection.
-                *new == New::Published
-            }
-            Origin::Found { access, .. } => {
-                for (position, index) in self.leaving() {
-                    open.let_member_go(position, index);
-                }
-                open.fill_mirror()?;
-                if let Some(forced) = self.roster.as_ref().and_then(|(roster, _)| roster.forced) {
-                    log::warn!("{}", Event::Forced { forced });
-                }
-                *access == OpenFor::Write
-            }
-        };
-        if is_kept {
-            return Ok(Upkeep::Returns(self.opening.returns(self.identity, open)));
-        }
-        // Whoever asked for some replicas has those, and no others.
-        let is_followed = open.facts.access == OpenFor::Read && self.opening.wanted.min_replicas.is_none();
-        Ok(if is_followed { Upkeep::Follow(self.opening.follow(self.said)) } else { Upkeep::Nothing })
-    }
-
-    /// They are closed when their connections end, which nothing holds any more.
-    fn abandon(self) {}
 }
 
 impl Open {

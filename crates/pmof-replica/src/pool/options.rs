@@ -188,7 +188,8 @@ impl PoolOptions {
     ///
     /// It is 1 at least. Asking for more is always safe. **Fewer than a majority are not**: the ones that are not there may be opened by somebody else, and
     /// each side then acknowledges what the other lacks. Such replicas do not open together any more, and a minority's are the ones to give
-    /// up.
+    /// up. An opening for writing that finds fewer [marks the pool](super::PoolStatus::forced), and goes on with so many. One that finds a majority is as any other: when
+    /// fewer than a majority are left later, nothing is acknowledged.
     #[must_use]
     pub fn min_replicas(mut self, count: usize) -> Self {
         self.min_replicas = Some(count);

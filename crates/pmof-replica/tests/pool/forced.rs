@@ -1,11 +1,11 @@
 //! Openings with fewer members than are safe leave a mark, until somebody says that it is known.
 
-use std::{fs::OpenOptions, os::unix::fs::FileExt as _, time::Duration};
+use std::{fs::OpenOptions, os::unix::fs::FileExt as _, sync::Arc, time::Duration};
 
 use pmof_control::{ROSTER_BYTES, ROSTER_OFFSET};
-use pmof_replica::{ChangeError, Event, Pool};
+use pmof_replica::{ChangeError, Event, Pool, PoolError};
 
-use crate::support::*;
+use crate::{interrupted::Ways, support::*};
 
 const POOL_BYTES: u64 = 1 << 20;
 
@@ -101,4 +101,47 @@ fn a_mark_that_is_garbled_is_no_mark_and_never_another() {
     damage(&mut two[0], slot_bytes - newest + last);
     let error = first.members().unwrap_err();
     assert!(format!("{error:?}").contains("damaged"), "{error:?}");
+}
+
+/// Where enough members are there, nothing is forced by asking for fewer: a partition leaves one side that goes on, as ever.
+#[test]
+fn asking_for_fewer_than_are_there_lowers_no_quorum() {
+    let three: [Target; 3] = fixed();
+    options(urls(&three)).create(POOL_BYTES).unwrap().close().unwrap();
+    let ways = Arc::<Ways>::default();
+    let named = [three[0].url("orders"), ways.to(&three[1]), ways.to(&three[2])];
+    let pool = options(named).min_replicas(1).open().unwrap();
+    assert_eq!((pool.persist(0, b"of all").unwrap().replicas.len(), pool.status().unwrap().forced), (3, None));
+    ways.cut();
+    let error = pool.persist(0, b"of one").unwrap_err();
+    assert!(matches!(error, PoolError::Persist(_)), "{error:?}");
+    // As whoever cannot reach the first one, whichever way.
+    let others = options(urls(&three[1..])).min_replicas(2).open_waiting(LONG).unwrap();
+    others.persist(0, b"of two").unwrap();
+    assert!(pool.persist(0, b"of one").is_err());
+    drop(pool);
+    others.close().unwrap();
+    let pool = options(urls(&three)).open_waiting(LONG).unwrap();
+    wait_in_sync(&pool);
+    assert_eq!((read(&pool, 0, 6), pool.status().unwrap().forced), (b"of two".to_vec(), None));
+    pool.close().unwrap();
+}
+
+/// Two of four are as many as an opening needs, and fewer than have to know of an epoch: the other two may be opened in the same way.
+#[test]
+fn half_of_the_members_go_on_with_a_mark_only() {
+    let mut four: [Target; 4] = fixed();
+    options(urls(&four)).create(POOL_BYTES).unwrap().close().unwrap();
+    four[2].stop();
+    four[3].stop();
+    assert!(options(urls(&four[..2])).open().is_err());
+    let pool = options(urls(&four[..2])).min_replicas(2).open().unwrap();
+    pool.persist(0, b"half").unwrap();
+    let mark = pool.status().unwrap().forced.expect("a mark");
+    assert_eq!((mark.went_on, mark.left_out), (0b11, 0b1100));
+    pool.close().unwrap();
+    four[2].restart();
+    let pool = options(urls(&four[..3])).open().unwrap();
+    assert_eq!(pool.status().unwrap().forced, Some(mark), "three of four are safe, and the mark stays");
+    pool.close().unwrap();
 }
