@@ -223,7 +223,7 @@ impl<M: FollowerMemory> Follower<M> {
 
     /// Whether the data is that of a point, known or not. Else it is of no use to anybody yet, and may be written as it comes.
     pub(crate) fn is_at_point(&self) -> bool {
-        self.applied.is_some_and(|applied| applied > 0)
+        self.applied().is_some_and(|applied| applied > 0)
     }
 
     /// Writes to the data of a member that is at no point: what the first change set finds there.

@@ -14,7 +14,7 @@ use serde::Serialize;
 /// Make a pool of an asynchronous member, where all members that count are lost for good
 ///
 /// The pool has that one member, and what was written up to its last consistency point. What was written behind that is lost: the answer says how much that is, as far as the
-/// member knows. The former members must not be used any more, should they come back.
+/// member knows. The former members must not be used any more, should they come back. The pool is marked as one that was forced: `pmof pool status` shows that until `pmof pool clear`.
 #[derive(Debug, clap::Args)]
 pub(super) struct PromoteArgs {
     /// The asynchronous member: `tcp://HOST:PORT/POOL` and the like
@@ -70,6 +70,7 @@ pub(super) fn run(args: &PromoteArgs, connect: ConnectArgs) -> anyhow::Result<()
     let bytes = report.lost_bytes.map_or_else(|| "an unknown number of".to_owned(), |bytes| bytes.to_string());
     say!("lost: {bytes} bytes, written in {}, as far as the member had heard", seconds(report.lost_ms));
     say!("lost too: all that was written since its writer was heard last, {} ago", seconds(report.silent_ms));
+    say!("`pmof pool status` shows that it was forced, until `pmof pool clear`");
     Ok(())
 }
 

@@ -34,7 +34,10 @@ fn a_member_is_added_shown_and_promoted() {
     let expected = ["is a pool of its own now", "it is at consistency point", "lost: 0 bytes, written in 0.0 s"];
     assert!(expected.iter().all(|part| said.contains(part)), "{said}");
     let said = pmof(["pool", "status", &far]).done();
-    assert!(said.contains("in sync    1 of 1, quorum 1\n"), "{said}");
+    assert!(said.contains("in sync    1 of 1, quorum 1\n") && said.contains("\nforced "), "{said}");
+    let said = pmof(["pool", "clear", &far]).done();
+    assert!(said.contains("with member 1, without 0"), "{said}");
+    assert!(!pmof(["pool", "status", &far]).done().contains("forced"));
     pmof(["pool", "add", &far, &spare]).done();
     let mut bytes = [0; 6];
     options(&spare).open().unwrap().read(0, &mut bytes).unwrap();

@@ -37,7 +37,7 @@ use crate::{
 };
 
 pub(super) mod contention;
-mod forced;
+pub(super) mod forced;
 mod nearest;
 mod others;
 mod outsiders;

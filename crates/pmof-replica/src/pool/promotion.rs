@@ -15,7 +15,7 @@ use super::{
     epochs::give_roster,
     followers::{Attached, fresh_area, is_definite, open_points, open_staging, points_options, staging_options},
     opened::{Checked, Identity, check_opened, place},
-    opening::{failed, millis},
+    opening::{failed, forced, millis},
     rosters::read_roster,
 };
 use crate::{
@@ -120,6 +120,8 @@ impl PoolOptions {
     /// `is_forced`: also where one of them answers. A writer that still has the member open keeps it from being promoted, unless this is to
     /// [take it over](Self::take_over).
     ///
+    /// It is marked as a pool that [was forced](super::PoolStatus::forced), until that [is known](super::Pool::clear_forced).
+    ///
     /// A crash in the middle leaves an asynchronous member, of which the same call makes a pool.
     ///
     /// # Errors
@@ -136,7 +138,7 @@ impl PoolOptions {
         if let Some(member) = open.roster.counted().find_map(answers).filter(|_| !is_forced) {
             return Err(PromotionError::MemberAnswers { member });
         }
-        if open.follower.applied().is_none_or(|applied| applied == 0) {
+        if !open.follower.is_at_point() {
             return Err(PromotionError::NoPoint { replica: place(url) });
         }
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -218,7 +220,9 @@ impl Open {
         tell(&begin, &Reply::Begun)?;
         tell(&Request::Confirm { epoch: epoch.id }, &Reply::Confirmed)?;
         let member = RosterMember { role: Role::Data, ..self.member.clone() };
-        let roster = settled_behind(&self.roster, vec![member], opening);
+        // Whoever opens the former members goes on apart from this one, and nobody keeps them from that.
+        let mark = forced::mark(opening, state.epoch.id, 1 << index, self.roster.indexes());
+        let roster = settled_behind(&self.roster, vec![member], opening).forced_by(mark);
         if !give_roster(control, &roster) {
             let why = control.check_in_use().err().unwrap_or_else(|| Arc::new(ReplicaError::Unexpected));
             return Err(lost(why).into());

@@ -65,7 +65,11 @@ fn a_member_follows_counts_for_nothing_and_becomes_a_pool() {
     assert!(matches!(of_replica(&error).1, ReplicaError::Asynchronous { .. }), "{error:?}");
     let promotion = alone.promote(false).unwrap();
     assert_eq!(promotion.point.as_ref().map(|point| point.name.as_str()), Some("first"));
+    let mark = alone.members().unwrap().forced.expect("a mark");
+    assert_eq!((mark.went_on, mark.left_out), (0b100, 0b11));
     let pool = alone.open().expect("a pool of its own");
+    assert_eq!(pool.status().unwrap().forced, Some(mark));
+    assert_eq!((pool.clear_forced().unwrap(), pool.status().unwrap().forced), (Some(mark), None));
     assert_eq!(read(&pool, 0, 22), b"before the first point");
     assert_eq!(read(&pool, 100, 16), [0; 16]);
     pool.persist(100, b"another line").unwrap();
