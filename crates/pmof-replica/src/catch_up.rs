@@ -7,7 +7,10 @@
 
 use std::{
     ops::Range,
-    sync::atomic::{AtomicU64, Ordering::SeqCst},
+    sync::atomic::{
+        AtomicBool, AtomicU64,
+        Ordering::{Relaxed, SeqCst},
+    },
 };
 
 use crate::pages::PageMap;
@@ -35,17 +38,23 @@ pub(crate) struct CatchUp {
     window: AtomicU64,
     /// The pages of the window that is open; it changes while none is.
     in_window: PageMap,
+    /// Somebody has written since it was asked for last.
+    is_written: AtomicBool,
 }
 
 impl CatchUp {
     /// `missing`: every page that may differ.
     pub(crate) fn new(missing: PageMap) -> Self {
         let [unflushed, flushing, in_window] = [(); 3].map(|()| PageMap::new(missing.size_bytes()));
-        Self { missing, unflushed, flushing, window: AtomicU64::new(0), in_window }
+        Self { missing, unflushed, flushing, window: AtomicU64::new(0), in_window, is_written: AtomicBool::new(false) }
     }
 
     /// What whoever writes keeps until its write is posted on all replicas.
     pub(crate) fn before_write(&self) -> u64 {
+        // Writers share the line until the copy looks.
+        if !self.is_written.load(Relaxed) {
+            self.is_written.store(true, Relaxed);
+        }
         self.window.load(SeqCst)
     }
 
@@ -61,6 +70,11 @@ impl CatchUp {
     /// The write of `range` was posted on others, and not on this replica, or not all of it.
     pub(crate) fn missed_write(&self, range: &Range<u64>) {
         self.missing.mark(range.clone());
+    }
+
+    /// Whether the pool was written since the last time that this was asked.
+    pub(crate) fn was_written(&self) -> bool {
+        self.is_written.swap(false, Relaxed)
     }
 
     /// Opens the next window at `from` or later, of at most so many ranges and bytes. `None`: nothing is missing from there on.

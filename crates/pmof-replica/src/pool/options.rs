@@ -246,7 +246,8 @@ impl PoolOptions {
         self
     }
 
-    /// Bytes a second that are copied to a replica that catches up, or to an asynchronous member, at most; no limit unless told otherwise. New writes go to them besides.
+    /// Bytes a second that are copied to a replica that catches up, or to an asynchronous member, at most. New writes go to them besides. Without a limit
+    /// a replica catches up as fast as it can while nobody writes the pool, and half of the time while somebody does; `u64::MAX` takes all of it.
     #[must_use]
     pub fn catch_up_limit(mut self, bytes_per_second: u64) -> Self {
         self.catch_up_limit = Some(bytes_per_second);

@@ -43,6 +43,7 @@ use crate::{
 mod copy;
 mod copy_flush;
 mod lost;
+mod pace;
 mod places;
 mod spares;
 #[cfg(test)]
@@ -52,6 +53,7 @@ mod verify;
 pub(super) use copy::differing_pages;
 use copy_flush::CopyFlush;
 use lost::Spares;
+use pace::Pace;
 
 /// How often it is looked for losses of which no persist told, and for writes that all replicas have.
 const TICK: Duration = Duration::from_secs(1);
@@ -73,9 +75,6 @@ const RECOVERED_AFTER: Duration = Duration::from_secs(10);
 /// What is copied at once, and what is compared at once where it is not known what differs.
 const COPIED: Limit = Limit { ranges: 256, bytes: 4 << 20 };
 const COMPARED: Limit = Limit { ranges: 64, bytes: 16 << 20 };
-/// How a limit of bytes a second is kept: so many windows a second, unless they would be smaller than [`LEAST_BURST_BYTES`].
-const BURSTS_A_SECOND: u64 = 8;
-const LEAST_BURST_BYTES: u64 = 64 << 10;
 
 /// Bytes compared between two flushes of the replica: what comes after the last of them is compared again if it is lost.
 const FLUSHED_BYTES: u64 = 256 << 20;
@@ -649,12 +648,12 @@ impl Returns {
         catch_up: &CatchUp,
         is_compared: bool,
     ) -> Result<u64, Halt> {
-        let began = Instant::now();
         let (mut from, mut flushed, mut copied_bytes, mut synced_bytes) = (0, 0, 0, 0);
-        let limit = self.throttled(if is_compared { COMPARED } else { COPIED });
+        let (limit, mut pace) =
+            (if is_compared { COMPARED } else { COPIED }, Pace::new(self.bytes_per_second, catch_up));
         let mut flush = CopyFlush { catch_up, member, under_way: None };
         mark(pool, position, member)?;
-        while let Some(window) = catch_up.open_window(from, limit) {
+        while let Some(window) = catch_up.open_window(from, pace.window(limit)) {
             let copied = hold(pool).and_then(|open| open.copy_window(member, &window, is_compared));
             catch_up.close_window(&window);
             from = window.last().map_or(u64::MAX, |last| last.end);
@@ -672,26 +671,14 @@ impl Returns {
                 }
                 flush.start();
             }
-            if !self.throttle(began, copied_bytes) {
+            let pause = pace.pause(copied_bytes);
+            if self.is_stopping() || !pause.is_zero() && !self.pause(pause) {
                 return Err(Halt::Ended);
             }
+            pace.go_on();
         }
         flush.finish()?;
         Ok(copied_bytes)
-    }
-
-    /// The limit of a window, under the limit of bytes a second: what is copied at once is followed by no long pause, in which nothing would
-    /// notice that the member is lost.
-    fn throttled(&self, limit: Limit) -> Limit {
-        let in_a_burst = self.bytes_per_second.map_or(u64::MAX, |bytes| bytes / BURSTS_A_SECOND);
-        Limit { bytes: limit.bytes.min(in_a_burst.max(LEAST_BURST_BYTES)), ..limit }
-    }
-
-    /// Waits as long as the limit of bytes a second asks for. False: the pool is being closed.
-    fn throttle(&self, began: Instant, copied_bytes: u64) -> bool {
-        let Some(limit) = self.bytes_per_second else { return !self.is_stopping() };
-        let due = Duration::from_secs_f64(copied_bytes as f64 / limit.max(1) as f64);
-        self.pause(due.saturating_sub(began.elapsed()))
     }
 
     /// Has the member count as in sync, if little is missing: `None` where it is too much. Returns the bytes copied.
