@@ -1,18 +1,24 @@
 //! `pmof serve --metrics`: what a target counts, for Prometheus and whatever else reads its text.
 
 use std::{
+    collections::VecDeque,
     fmt,
     io::{self, ErrorKind, Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
-    os::fd::{AsFd, BorrowedFd},
-    os::unix::net::{UnixListener, UnixStream},
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::{
+            fs::{FileTypeExt, MetadataExt},
+            net::{UnixListener, UnixStream},
+        },
+    },
     path::{Path, PathBuf},
     str::FromStr,
     thread::JoinHandle,
     time::{Duration, Instant, UNIX_EPOCH},
 };
 
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, ensure};
 use pmof::{
     Durability,
     access::DurationCounts,
@@ -24,7 +30,7 @@ use prometheus_client::{
     metrics::MetricType,
     registry::Registry,
 };
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 /// The path under which Prometheus looks unless told otherwise.
 const PATH: &str = "/metrics";
@@ -35,8 +41,12 @@ const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset
 /// Longer than the head of any scrape.
 const HEAD_MAX_BYTES: usize = 8 << 10;
 
-/// Time for one request and its answer: nobody else is answered meanwhile, and stopping waits for it.
+/// Time for one request and its answer.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Clients that are served at a time. The one that has been there longest gives way to one more, so that clients that say nothing keep nobody from
+/// scraping.
+const CLIENTS_MAX: usize = 64;
 
 /// Time for a client to close once it has its answer.
 const LINGER: Duration = Duration::from_millis(100);
@@ -82,7 +92,13 @@ pub(super) struct MetricsServer {
     /// The thread ends when this is dropped.
     stop: Option<UnixStream>,
     thread: Option<JoinHandle<()>>,
-    socket: Option<PathBuf>,
+    socket: Option<Socket>,
+}
+
+/// A Unix socket that this target has made.
+struct Socket {
+    path: PathBuf,
+    identity: (u64, u64),
 }
 
 impl MetricsServer {
@@ -97,7 +113,7 @@ impl MetricsServer {
         };
         let socket = match address {
             MetricsAddress::Net(_) => None,
-            MetricsAddress::Path(path) => Some(path.clone()),
+            MetricsAddress::Path(path) => Some(Socket { path: path.clone(), identity: identity(path)? }),
         };
         let (stop, stopped) = UnixStream::pair().context("cannot make a pair of sockets")?;
         let serve = move || serve(&listener, &observer, &stopped);
@@ -111,11 +127,20 @@ impl MetricsServer {
 impl Drop for MetricsServer {
     fn drop(&mut self) {
         drop(self.stop.take());
-        // It sees that between two connections, and gives each of them little time. A panic was reported by the thread itself.
+        // It sees that at once. A panic was reported by the thread itself.
         let _ = self.thread.take().map(JoinHandle::join);
-        // Where it is gone already nothing is left behind.
-        let _ = self.socket.take().map(std::fs::remove_file);
+        let Some(socket) = self.socket.take() else { return };
+        // What somebody else put there meanwhile stays.
+        if identity(&socket.path).is_ok_and(|found| found == socket.identity) {
+            // One that stays is replaced by the next target.
+            let _ = std::fs::remove_file(&socket.path);
+        }
     }
+}
+
+fn identity(path: &Path) -> io::Result<(u64, u64)> {
+    let file = std::fs::symlink_metadata(path)?;
+    Ok((file.dev(), file.ino()))
 }
 
 #[derive(Debug)]
@@ -148,121 +173,172 @@ impl Listener {
     }
 
     /// The next one who waits, if there is one.
-    fn accept(&self) -> io::Result<Client> {
+    fn accept(&self) -> io::Result<Stream> {
         // On Linux a connection does not inherit that its listener never waits.
         Ok(match self {
-            Self::Net(listener) => Client::Net(listener.accept()?.0),
-            Self::Path(listener) => Client::Path(listener.accept()?.0),
+            Self::Net(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                Stream::Net(stream)
+            }
+            Self::Path(listener) => {
+                let (stream, _) = listener.accept()?;
+                stream.set_nonblocking(true)?;
+                Stream::Path(stream)
+            }
         })
     }
 }
 
-/// Removes the socket of a target that was killed.
+/// Removes the socket of a target that was killed, and nothing else.
 fn remove_stale(path: &Path) -> anyhow::Result<()> {
+    let file = match std::fs::symlink_metadata(path) {
+        Ok(file) => file,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error.into()),
+    };
+    // A connection to a file is refused as well.
+    ensure!(file.file_type().is_socket(), "there is a file that is no socket; name a path where nothing is");
     match UnixStream::connect(path) {
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))
+            std::fs::remove_file(path).context("there is a socket that nobody listens on, and it cannot be removed")
         }
-        // In use, or not there; or something else, which listening says.
+        // In use, which listening says.
         _ => Ok(()),
     }
 }
 
 #[derive(Debug)]
-enum Client {
+enum Stream {
     Net(TcpStream),
     Path(UnixStream),
 }
 
-/// One after the other: whoever scrapes comes every few seconds, and one who is slow has [`PATIENCE`].
-fn serve(listener: &Listener, observer: &Observer, stopped: &UnixStream) {
-    loop {
-        let (listening, stopping) = (listener.as_fd(), stopped.as_fd());
-        let mut waits =
-            [PollFd::from_borrowed_fd(listening, PollFlags::IN), PollFd::from_borrowed_fd(stopping, PollFlags::IN)];
-        let waited = poll(&mut waits, None);
-        if !waits[1].revents().is_empty() {
-            return;
-        }
-        match waited.map_err(io::Error::from).and_then(|_| listener.accept()) {
-            // Whoever asked may be gone, or too slow.
-            Ok(client) => drop(client.serve(observer)),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-            Err(_) => std::thread::sleep(ACCEPT_REST),
-        }
-    }
-}
-
-impl Client {
-    fn serve(mut self, observer: &Observer) -> io::Result<()> {
-        let until = Instant::now() + PATIENCE;
-        let mut head = Vec::new();
-        while !is_whole(&head) {
-            if head.len() > HEAD_MAX_BYTES {
-                return self.write(until, &page("431 Request Header Fields Too Large", "the request is too long\n"));
-            }
-            let mut bytes = [0; 1024];
-            match self.read(until, &mut bytes)? {
-                0 => return Ok(()),
-                len_bytes => head.extend_from_slice(&bytes[..len_bytes]),
-            }
-        }
-        let answer = answer(&head, observer);
-        self.write(until, &answer)
-    }
-
-    /// No single call waits beyond `until`.
-    fn limit(&self, until: Instant) -> io::Result<()> {
-        let left = until.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(ErrorKind::TimedOut.into());
-        }
-        match self {
-            Self::Net(stream) => {
-                stream.set_read_timeout(Some(left))?;
-                stream.set_write_timeout(Some(left))
-            }
-            Self::Path(stream) => {
-                stream.set_read_timeout(Some(left))?;
-                stream.set_write_timeout(Some(left))
-            }
-        }
-    }
-
-    fn read(&mut self, until: Instant, into: &mut [u8]) -> io::Result<usize> {
-        self.limit(until)?;
+impl Stream {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
         match self {
             Self::Net(stream) => stream.read(into),
             Self::Path(stream) => stream.read(into),
         }
     }
 
-    fn write(&mut self, until: Instant, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            self.limit(until)?;
-            let len_bytes = match self {
-                Self::Net(stream) => stream.write(bytes)?,
-                Self::Path(stream) => stream.write(bytes)?,
-            };
-            bytes = &bytes[len_bytes..];
-        }
-        // What was not read of the request would turn the end into a reset, which takes the answer away.
-        let end = |stream: &mut dyn Read| {
-            let mut rest = [0; 1024];
-            let _ = stream.read(&mut rest);
-        };
-        self.limit(until.min(Instant::now() + LINGER))?;
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Self::Net(stream) => {
-                stream.shutdown(Shutdown::Write)?;
-                end(stream);
-            }
-            Self::Path(stream) => {
-                stream.shutdown(Shutdown::Write)?;
-                end(stream);
-            }
+            Self::Net(stream) => stream.write(bytes),
+            Self::Path(stream) => stream.write(bytes),
         }
-        Ok(())
+    }
+
+    fn end_writing(&self) -> io::Result<()> {
+        match self {
+            Self::Net(stream) => stream.shutdown(Shutdown::Write),
+            Self::Path(stream) => stream.shutdown(Shutdown::Write),
+        }
+    }
+
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Self::Net(stream) => stream.as_fd(),
+            Self::Path(stream) => stream.as_fd(),
+        }
+    }
+}
+
+fn serve(listener: &Listener, observer: &Observer, stopped: &UnixStream) {
+    let mut clients: Vec<Client> = Vec::new();
+    loop {
+        let now = Instant::now();
+        clients.retain(|client| client.until > now);
+        let first = clients.iter().map(|client| client.until - now).min();
+        // A time that no clock can tell is none.
+        let limit = first.and_then(|left| Timespec::try_from(left).ok());
+        let mut waits = vec![
+            PollFd::from_borrowed_fd(stopped.as_fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
+        ];
+        waits.extend(clients.iter().map(|client| PollFd::from_borrowed_fd(client.stream.as_fd(), client.awaited())));
+        let waited = poll(&mut waits, limit.as_ref());
+        let came: Vec<_> = waits.iter().map(|wait| waited.is_ok() && !wait.revents().is_empty()).collect();
+        if came[0] {
+            return;
+        }
+        let mut of_clients = came[2..].iter();
+        clients.retain_mut(|client| of_clients.next() != Some(&true) || client.goes_on(observer));
+        if !came[1] {
+            continue;
+        }
+        match listener.accept() {
+            Ok(stream) => {
+                if clients.len() == CLIENTS_MAX {
+                    clients.remove(0);
+                }
+                clients.push(Client { stream, step: Step::Request(Vec::new()), until: Instant::now() + PATIENCE });
+            }
+            Err(error) if is_for_now(&error) => {}
+            Err(_) => std::thread::sleep(ACCEPT_REST),
+        }
+    }
+}
+
+fn is_for_now(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
+#[derive(Debug)]
+struct Client {
+    stream: Stream,
+    step: Step,
+    until: Instant,
+}
+
+#[derive(Debug)]
+enum Step {
+    /// The head as far as it has come.
+    Request(Vec<u8>),
+    /// What has yet to be sent.
+    Answer(VecDeque<u8>),
+    /// What was not read of the request would turn the end into a reset, which takes the answer away.
+    End,
+}
+
+impl Client {
+    fn awaited(&self) -> PollFlags {
+        match self.step {
+            Step::Request(_) | Step::End => PollFlags::IN,
+            Step::Answer(_) => PollFlags::OUT,
+        }
+    }
+
+    /// Reads or writes what is possible now. False: it is done with, or gone.
+    fn goes_on(&mut self, observer: &Observer) -> bool {
+        self.advance(observer).unwrap_or_else(|error| is_for_now(&error))
+    }
+
+    fn advance(&mut self, observer: &Observer) -> io::Result<bool> {
+        let mut bytes = [0; 1024];
+        match &mut self.step {
+            Step::Request(head) => {
+                let len_bytes = self.stream.read(&mut bytes)?;
+                head.extend_from_slice(&bytes[..len_bytes]);
+                if is_whole(head) {
+                    self.step = Step::Answer(answer(head, observer).into());
+                } else if head.len() > HEAD_MAX_BYTES {
+                    let page = page("431 Request Header Fields Too Large", "the request is too long\n");
+                    self.step = Step::Answer(page.into());
+                }
+                Ok(len_bytes > 0)
+            }
+            Step::Answer(rest) => {
+                let len_bytes = self.stream.write(rest.as_slices().0)?;
+                rest.drain(..len_bytes);
+                if rest.is_empty() {
+                    self.stream.end_writing()?;
+                    (self.step, self.until) = (Step::End, self.until.min(Instant::now() + LINGER));
+                }
+                Ok(true)
+            }
+            Step::End => Ok(self.stream.read(&mut bytes)? > 0),
+        }
     }
 }
 

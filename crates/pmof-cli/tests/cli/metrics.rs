@@ -3,9 +3,12 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
-    io::{Read, Write},
+    io::{ErrorKind, Read, Write},
     net::TcpStream,
-    os::unix::net::{UnixListener, UnixStream},
+    os::unix::{
+        fs::symlink,
+        net::{UnixListener, UnixStream},
+    },
     path::Path,
     process::{Child, Command, Stdio},
 };
@@ -170,6 +173,29 @@ fn a_socket_of_a_killed_target_is_replaced_and_one_of_a_stopped_target_is_gone()
     assert!(!socket.exists());
 }
 
+/// A connection to a file is refused like one to a socket that nobody listens on: the file of a pool was once taken for one.
+#[test]
+fn whatever_is_no_socket_is_left_alone() {
+    let (root, place) = (directory(), directory());
+    let (file, link) = (place.path().join("file"), place.path().join("link"));
+    fs::write(&file, "bytes").unwrap();
+    symlink(&file, &link).unwrap();
+    for at in [&file, &link, &place.path().to_owned()] {
+        let said = pmof(["serve", "--listen", "tcp://127.0.0.1:0", "--root", text(root.path()), "--metrics", text(at)]);
+        assert!(said.errors.contains("there is a file that is no socket"), "{said:?}");
+        assert_eq!((said.code, said.output.as_str()), (Some(1), ""));
+    }
+    assert_eq!(fs::read(&link).unwrap(), b"bytes");
+
+    // What was put in the place of the target's own socket stays, too.
+    let socket = place.path().join("metrics");
+    let mut target = Logged::start(&["--metrics", text(&socket)]);
+    fs::rename(&file, &socket).unwrap();
+    kill_process(Pid::from_child(&target.child), Signal::TERM).unwrap();
+    assert!(target.child.wait().unwrap().success());
+    assert_eq!(fs::read(&socket).unwrap(), b"bytes");
+}
+
 /// Clients that say nothing, say too much, or read nothing keep nobody from scraping for long, nor the target from stopping.
 #[test]
 fn clients_that_misbehave_are_given_up() {
@@ -186,10 +212,27 @@ fn clients_that_misbehave_are_given_up() {
         }
     }
     assert!(scrape(&at).contains_key("pmof_draining"));
-    let _silent = [(); 3].map(|()| TcpStream::connect(&at).unwrap());
+    // None of many is waited for: some are still there behind the answer, unless this takes longer than each of them has.
+    assert!((0..5).any(|_| is_answered_before(&at)), "each client was waited for");
     kill_process(Pid::from_child(&target.child), Signal::TERM).unwrap();
     wait_until("it has stopped", || target.child.try_wait().unwrap().is_some());
     assert!(target.child.wait().unwrap().success());
+}
+
+/// Whether a scrape is answered before all of many clients are given up that came earlier and sent half a request.
+fn is_answered_before(at: &str) -> bool {
+    let half = |_| {
+        let mut client = TcpStream::connect(at).unwrap();
+        client.write_all(b"GET /met").unwrap();
+        client
+    };
+    let half: Vec<_> = (0..100).map(half).collect();
+    assert!(scrape(at).contains_key("pmof_draining"));
+    let is_there = |mut client: &TcpStream| {
+        client.set_nonblocking(true).unwrap();
+        matches!(client.read(&mut [0]), Err(error) if error.kind() == ErrorKind::WouldBlock)
+    };
+    half.iter().any(is_there)
 }
 
 /// Killed when dropped.
