@@ -8,6 +8,8 @@
 //! | 0 | 8 | number of the change set that is staged |
 //! | 8 | 8 | number of the last change set that was applied |
 //! | 16 | 8 | identity of the points area that counts; 0: no points are kept |
+//! | 24 | 8 | mark that the data was about to be told last; 0: none yet |
+//! | 32 | 8 | mark that the data was told |
 //! | 512, 1024 | 512 | the consistency points that change sets with an even and an odd number lead to |
 //! | 1536, 2048 | 512 | how far the writer was when it was heard last: a point with an even or an odd number, of which the higher one counts |
 //! | 4096 | | the change set that is staged |
@@ -15,6 +17,9 @@
 //! Each number is written in 8 bytes at once, after all that it tells of is durable. Equal numbers: the data is that of the change set. The first is
 //! one more: that change set is applied again, which changes nothing where it was. Anything else, or a change set that is not whole, is damage: the
 //! data is that of no point until a change set with all that differs is applied.
+//!
+//! Data and staging area are files of their own, of which one may be put back to an older copy. The data's file is told the pool's mark, which rises once a second while the pool is
+//! written: a mark that is not one of the two that are noted here is that of another time, and the data is that of no point.
 
 use pmof_control::{CHANGE_SET_HEADER_BYTES, CONSISTENCY_POINT_BYTES, ChangeSetHeader, ConsistencyPoint};
 
@@ -33,6 +38,8 @@ pub(crate) use points::{AtPoint, Kept, PointReadError, Points, kept_points, poin
 const STAGED: u64 = 0;
 const APPLIED: u64 = 8;
 const AREA: u64 = 16;
+const TELLING: u64 = 24;
+const TOLD: u64 = 32;
 const POINTS: u64 = 512;
 const HEARD: u64 = 1536;
 const FRAME: u64 = 4096;
@@ -45,6 +52,9 @@ pub(crate) trait FollowerBytes {
     fn read_data(&self, offset: u64, into: &mut [u8]) -> Result<(), Self::Error>;
 
     fn read_staging(&self, offset: u64, into: &mut [u8]) -> Result<(), Self::Error>;
+
+    /// The mark that the data's file was told last.
+    fn data_mark(&self) -> Result<u64, Self::Error>;
 
     /// Bytes of the points area. `None`: there is none.
     fn points_bytes(&self) -> Option<u64>;
@@ -64,6 +74,9 @@ pub(crate) trait FollowerMemory: FollowerBytes {
     fn write_data(&self, offset: u64, bytes: &[u8]) -> Result<(), Self::Error>;
 
     fn flush_data(&self) -> Result<(), Self::Error>;
+
+    /// Tells the data's file a mark, durably.
+    fn mark_data(&self, mark: u64) -> Result<(), Self::Error>;
 
     fn write_points(&self, offset: u64, bytes: &[u8]) -> Result<(), Self::Error>;
 
@@ -101,6 +114,8 @@ pub(crate) struct Follower<M: FollowerBytes> {
     next: u64,
     point: Option<ConsistencyPoint>,
     heard: Option<ConsistencyPoint>,
+    /// The mark that the data was told.
+    mark: u64,
     /// Points to go back to, where it keeps any.
     points: Option<Points>,
     news: Vec<PointNews<M::Error>>,
@@ -115,24 +130,35 @@ pub(crate) struct Seen {
     area: u64,
     points: [Option<ConsistencyPoint>; 2],
     heard: Option<ConsistencyPoint>,
+    /// Marks that the data may have: from the one to the other. `None`: it was told none from here.
+    marks: Option<[u64; 2]>,
+    /// The data has another: it is not what this area tells of.
+    is_of_other_time: bool,
 }
 
 /// Bytes of a staging area before the change set.
-pub(crate) const SEEN_BYTES: usize = FRAME as usize;
+const SEEN_BYTES: usize = FRAME as usize;
 
 impl Seen {
-    pub(crate) fn parse(bytes: &[u8; SEEN_BYTES]) -> Self {
+    fn parse(bytes: &[u8; SEEN_BYTES]) -> Self {
         let word = |at: u64| bytes[at as usize..][..8].try_into().map_or(0, u64::from_le_bytes);
         let point = |at: u64| ConsistencyPoint::parse(bytes[at as usize..].first_chunk()?);
         let two = |first: u64| [point(first), point(point_at(first, 1))];
         let heard = two(HEARD).into_iter().flatten().max_by_key(|heard| heard.number);
         let (staged, applied, area) = (word(STAGED), word(APPLIED), word(AREA));
-        Self { staged, applied, area, points: two(POINTS), heard }
+        let marks = Some([word(TOLD), word(TELLING)]).filter(|[_, telling]| *telling > 0);
+        Self { staged, applied, area, points: two(POINTS), heard, marks, is_of_other_time: false }
+    }
+
+    /// The same of a member whose data has this mark.
+    fn beside(self, data_mark: u64) -> Self {
+        let is_of_other_time = self.marks.is_some_and(|[told, telling]| !(told..=telling).contains(&data_mark));
+        Self { is_of_other_time, ..self }
     }
 
     /// The point of the last change set that was applied, and how far the writer was when it was heard last.
     pub(crate) fn into_points(self) -> (Option<ConsistencyPoint>, Option<ConsistencyPoint>) {
-        (self.point(self.applied).cloned(), self.heard)
+        (self.point(self.applied).filter(|_| !self.is_of_other_time).cloned(), self.heard)
     }
 
     fn point(&self, number: u64) -> Option<&ConsistencyPoint> {
@@ -159,11 +185,17 @@ impl<M: FollowerMemory> Follower<M> {
             next: staged.max(applied) + 1,
             point: None,
             heard: seen.heard.clone(),
+            // Of another time it is told anew.
+            mark: seen.marks.filter(|_| !seen.is_of_other_time).map_or(0, |[told, _]| told),
             points: None,
             news: Vec::new(),
         };
         follower.open_points(&seen, keep)?;
-        if staged == applied {
+        if seen.is_of_other_time {
+            log::warn!(
+                "an asynchronous member's data and its staging area are of different times: one of both was put back to an older copy"
+            );
+        } else if staged == applied {
             follower.applied = Some(applied);
         } else if staged == applied.wrapping_add(1) {
             if let Some(header) = follower.staged_header(staged)? {
@@ -281,6 +313,19 @@ impl<M: FollowerMemory> Follower<M> {
         Ok(())
     }
 
+    /// Has the data and the staging area both know the pool's mark, which only grows: of what is done from now on an older copy of either is told.
+    pub(crate) fn date_copies(&mut self, mark: u64) -> Result<(), M::Error> {
+        if mark <= self.mark {
+            return Ok(());
+        }
+        self.set(TELLING, mark)?;
+        self.memory.mark_data(mark)?;
+        // Durable with whatever comes next: until then the one before is taken, too.
+        self.memory.set_staging(TOLD, mark)?;
+        self.mark = mark;
+        Ok(())
+    }
+
     /// A point with the number of the next change set.
     pub(crate) fn numbered(&self, point: &ConsistencyPoint) -> ConsistencyPoint {
         ConsistencyPoint { number: self.next, ..point.clone() }
@@ -375,11 +420,21 @@ impl<M: FollowerMemory> Follower<M> {
     }
 }
 
-/// What the first bytes of a staging area say.
-fn seen<M: FollowerBytes>(memory: &M) -> Result<Seen, M::Error> {
-    let mut bytes = [0; SEEN_BYTES];
-    memory.read_staging(0, &mut bytes)?;
-    Ok(Seen::parse(&bytes))
+/// Looks at a member beside a writer that may tell it another mark in between.
+const LOOKS: u8 = 3;
+
+/// What the first bytes of a staging area say, and whether it is of the data.
+pub(crate) fn seen<M: FollowerBytes>(memory: &M) -> Result<Seen, M::Error> {
+    let mut looks = 0;
+    loop {
+        let (data_mark, mut bytes) = (memory.data_mark()?, [0; SEEN_BYTES]);
+        memory.read_staging(0, &mut bytes)?;
+        let seen = Seen::parse(&bytes).beside(data_mark);
+        looks += 1;
+        if !seen.is_of_other_time || looks == LOOKS {
+            return Ok(seen);
+        }
+    }
 }
 
 fn staged_body<M: FollowerBytes>(memory: &M) -> impl FnMut(u64, &mut [u8]) -> Result<(), M::Error> + use<'_, M> {

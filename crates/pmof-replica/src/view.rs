@@ -372,6 +372,11 @@ impl View {
         self.mark()
     }
 
+    /// The mark that all members in sync were told, or are being told.
+    pub(crate) fn newest_mark(&self) -> u64 {
+        self.mark
+    }
+
     /// The mark as it is, for the members in sync to be told.
     pub(crate) fn mark(&self) -> Request {
         Request::Mark { mark: self.mark }

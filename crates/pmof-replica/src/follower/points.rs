@@ -82,6 +82,9 @@ pub(crate) fn kept_points<M: FollowerBytes>(memory: &M) -> Result<Kept, M::Error
     if seen.area == 0 {
         return Ok(Kept::None);
     }
+    if seen.is_of_other_time {
+        return Ok(Kept::Damaged);
+    }
     let Some(index) = read_index(memory)? else { return Ok(Kept::Damaged) };
     let PointIndexHead { area, last, begin, end, .. } = index.head;
     let is_whole = area == seen.area && end - begin <= log_bytes_of(area_bytes);

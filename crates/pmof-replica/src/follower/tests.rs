@@ -18,13 +18,15 @@ pub(super) struct OnMedium<'m> {
     staging_bytes: u64,
     /// What the writer sent, where that is recorded.
     sent: RefCell<Option<Vec<Sent>>>,
+    mark: Cell<u64>,
     /// Data was written and not flushed. All is one medium here, which a flush of the staging area flushes as well; the pools of a member are not.
     is_data_unflushed: Cell<bool>,
 }
 
 impl<'m> OnMedium<'m> {
     pub(super) fn new(medium: &'m dyn Medium, level: Durability, data_bytes: u64, staging_bytes: u64) -> Self {
-        Self { medium, level, data_bytes, staging_bytes, sent: RefCell::default(), is_data_unflushed: Cell::new(false) }
+        let (sent, mark, is_data_unflushed) = (RefCell::default(), Cell::new(0), Cell::new(false));
+        Self { medium, level, data_bytes, staging_bytes, sent, mark, is_data_unflushed }
     }
 
     /// The same, with a record of what is sent from now on.
@@ -68,6 +70,10 @@ impl FollowerBytes for OnMedium<'_> {
         self.medium.read(self.data_bytes + offset, into)
     }
 
+    fn data_mark(&self) -> Result<u64, MemError> {
+        Ok(self.mark.get())
+    }
+
     fn points_bytes(&self) -> Option<u64> {
         Some(self.medium.len_bytes() - self.points()).filter(|points_bytes| *points_bytes > 0)
     }
@@ -102,6 +108,11 @@ impl FollowerMemory for OnMedium<'_> {
     fn flush_data(&self) -> Result<(), MemError> {
         self.is_data_unflushed.set(false);
         self.flush(0..self.data_bytes)
+    }
+
+    fn mark_data(&self, mark: u64) -> Result<(), MemError> {
+        self.mark.set(mark);
+        Ok(())
     }
 
     fn write_points(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError> {
@@ -224,6 +235,61 @@ fn cut_everywhere(sets: &Sets, sent: &[Sent], len_bytes: u64) -> Result<u64, u64
         }
     }
     check(&image)
+}
+
+/// Data and staging area each as they were at one of two moments, between which the pool's mark rose twice: they make a point together, or none.
+#[test]
+fn data_and_staging_area_of_different_times_are_at_no_point() {
+    let sets = Sets::new(2, 3, 64);
+    let medium = Memory::anonymous(SMALL_BYTES).unwrap();
+    let image = || {
+        let mut image = vec![0; SMALL_BYTES as usize];
+        medium.read(0, &mut image).unwrap();
+        image
+    };
+    let mut follower = open(&medium, Durability::Visible);
+    follower.date_copies(3).unwrap();
+    sets.commit(&mut follower, 1).unwrap();
+    let first = image();
+    // Not the second one: until it is noted that the data was told a mark, the one before is taken, too.
+    for mark in [3, 2, 4, 5] {
+        follower.date_copies(mark).unwrap();
+    }
+    sets.commit(&mut follower, 2).unwrap();
+    let second = image();
+    for (data, staging) in [(&first, &first), (&first, &second), (&second, &first), (&second, &second)] {
+        let split = DATA.end as usize;
+        medium.store(0, &data[..split]).unwrap();
+        medium.store(DATA.end, &staging[split..]).unwrap();
+        let memory = memory(&medium, Durability::Visible);
+        memory.mark.set(if data == &first { 3 } else { 5 });
+        let follower = Follower::open(memory, SMALL_BYTES - DATA.end, DATA.end, NO_POINTS).unwrap();
+        let is_whole = data == staging;
+        assert_eq!((follower.applied().is_some(), follower.point().is_some()), (is_whole, is_whole));
+        assert_eq!(seen(follower.memory()).unwrap().into_points().0.is_some(), is_whole);
+    }
+}
+
+/// The data is told a mark between two notes of that: wherever the writer dies, the member is at its point.
+#[test]
+fn a_writer_that_dies_while_it_tells_a_mark_leaves_the_point() {
+    let medium = Memory::anonymous(SMALL_BYTES).unwrap();
+    let mut follower = open(&medium, Durability::Visible);
+    Sets::new(1, 3, 64).commit(&mut follower, 1).unwrap();
+    follower.date_copies(7).unwrap();
+    let point_with = |telling: u64, data_mark: u64, told: u64| {
+        medium.atomic_store(DATA.end + TELLING, telling).unwrap();
+        medium.atomic_store(DATA.end + TOLD, told).unwrap();
+        let memory = memory(&medium, Durability::Visible);
+        memory.mark.set(data_mark);
+        Follower::open(memory, SMALL_BYTES - DATA.end, DATA.end, NO_POINTS).unwrap().point().is_some()
+    };
+    assert!(
+        [(7, 7, 7), (9, 7, 7), (9, 9, 7), (9, 9, 9)]
+            .into_iter()
+            .all(|(telling, mark, told)| point_with(telling, mark, told))
+    );
+    assert!(!point_with(9, 6, 7) && !point_with(9, 10, 7) && !point_with(9, 7, 9));
 }
 
 const SMALL_BYTES: u64 = DATA.end + BODY + 400;

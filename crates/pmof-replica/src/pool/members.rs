@@ -7,14 +7,14 @@ use pmof_mem::Durability;
 use uuid::Uuid;
 
 use super::{
-    followers::{of_staging, staging_options},
     opened::{check_distinct, place},
+    points::Reading,
     rosters::read_roster,
 };
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace, TargetUrl,
     electorate::{Electorate, Word},
-    follower::{SEEN_BYTES, Seen},
+    follower::{Seen, seen},
     lineage::{Agreement, Apart, Found, agree, quorum, votes_needed},
     peers::Peers,
     reach::Reach,
@@ -157,17 +157,11 @@ pub(super) fn may_be_asked(url: &PoolUrl, named: &[Arc<PoolUrl>]) -> bool {
 
 /// What the staging area of an asynchronous member says.
 fn look_at(reach: &Reach, url: &PoolUrl) -> MemberState {
-    let seen = staging_options(reach, url, Durability::Visible).map(|options| {
-        let staging = options.open_read_only()?;
-        let mut bytes = [0; SEEN_BYTES];
-        staging.read(0, &mut bytes)?;
-        Ok(Seen::parse(&bytes).into_points())
-    });
-    match seen.unwrap_or(Err(PoolError::NoReplicas)) {
+    match Reading::without_points(reach, url).and_then(|reading| seen(&reading)).map(Seen::into_points) {
         Ok((point, heard)) => {
             MemberState::Asynchronous { point: point.map(Box::new), heard: heard.map(Box::new), lost: None }
         }
-        Err(error) => MemberState::Asynchronous { point: None, heard: None, lost: Some(of_staging(error)) },
+        Err(why) => MemberState::Asynchronous { point: None, heard: None, lost: Some(why) },
     }
 }
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use pmof_access::Durability;
-use pmof_control::{ConsistencyPoint, KeptPoint, OpenFor, PointIndex, Request};
+use pmof_control::{ConsistencyPoint, KeptPoint, OpenFor, PointIndex, PoolName, Reply, Request};
 
 use super::{
     Equalized, Facts, Open, Pool, PoolOptions,
@@ -17,6 +17,8 @@ use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace,
     follower::{AtPoint, FollowerBytes, Kept, PointReadError, kept_points},
     member::{Member, Standing, never_written},
+    reach::Reach,
+    site::Site,
 };
 
 /// A consistency point that an asynchronous member keeps.
@@ -90,10 +92,23 @@ pub enum RollbackError {
 
 /// A member that is read beside whoever writes it.
 #[derive(Debug)]
-struct Reading {
+pub(super) struct Reading {
     data: Option<Arc<dyn Member>>,
+    /// Where the data's mark is asked for.
+    site: Site,
+    name: PoolName,
     staging: Pool,
     points: Option<Pool>,
+}
+
+impl Reading {
+    /// What its staging area says.
+    pub(super) fn without_points(reach: &Reach, url: &PoolUrl) -> Result<Self, Arc<ReplicaError>> {
+        let staging = staging_options(reach, url, Durability::Visible).ok_or(ReplicaError::Unexpected)?;
+        let staging = staging.open_read_only().map_err(of_staging)?;
+        let site = reach.site(&mut reach.peers(), url)?;
+        Ok(Self { data: None, site, name: url.name.clone(), staging, points: None })
+    }
 }
 
 impl FollowerBytes for Reading {
@@ -106,6 +121,13 @@ impl FollowerBytes for Reading {
 
     fn read_staging(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
         self.staging.read(offset, into).map_err(of_staging)
+    }
+
+    fn data_mark(&self) -> Result<u64, Arc<ReplicaError>> {
+        match self.site.ask_when_free(&Request::Info { name: self.name.clone() })? {
+            Reply::Info(info) => Ok(info.state.mark),
+            _ => Err(ReplicaError::Unexpected.into()),
+        }
     }
 
     fn points_bytes(&self) -> Option<u64> {
@@ -210,16 +232,14 @@ impl PoolOptions {
         found: &PoolMembers,
         data: Option<Arc<dyn Member>>,
     ) -> Result<Reading, Arc<ReplicaError>> {
-        let visible = Durability::Visible;
-        let lacks = || Arc::new(ReplicaError::Unexpected);
-        let open = |options: Option<PoolOptions>| options.map(|options| options.open_read_only());
-        let staging = open(staging_options(&self.reach, url, visible)).ok_or_else(lacks)?;
-        let staging = checked_area(staging.map_err(of_staging)?, found.pool_uuid)?;
-        let points = match open(points_options(&self.reach, url, visible)).ok_or_else(lacks)? {
+        let reading = Reading::without_points(&self.reach, url)?;
+        let staging = checked_area(reading.staging, found.pool_uuid)?;
+        let points = points_options(&self.reach, url, Durability::Visible);
+        let points = match points.ok_or(ReplicaError::Unexpected)?.open_read_only() {
             Err(error) if is_absent(&error) => None,
             points => Some(checked_area(points.map_err(of_staging)?, found.pool_uuid)?),
         };
-        Ok(Reading { data, staging, points })
+        Ok(Reading { data, staging, points, ..reading })
     }
 
     fn read_data(

@@ -90,7 +90,9 @@ pub enum PromotionError {
         member: Arc<ReplicaPlace>,
     },
     /// The member never was at any point, or a medium has damaged what it keeps.
-    #[error("{replica:#} is at no consistency point: it was not copied to the end once, or what it keeps is damaged")]
+    #[error(
+        "{replica:#} is at no consistency point: it was not copied to the end once, what it keeps is damaged, or one of its files was put back to an older copy"
+    )]
     NoPoint {
         /// The member.
         replica: Arc<ReplicaPlace>,
@@ -189,7 +191,7 @@ impl PoolOptions {
             Err(why) if is_definite(&why) => None,
             points => points.map_err(lost)?,
         };
-        let attached = Attached::new(data, staging, points);
+        let attached = Attached::new((data, state.mark), staging, points);
         let (staging_bytes, keep) = (attached.staging_bytes(), Keep { count: None, fresh: fresh_area() });
         let follower = Follower::open(attached, staging_bytes, identity.size_bytes, keep).map_err(lost)?;
         Ok(Ok(Open { url: Arc::clone(url), uuid: identity.uuid, roster, member, state, follower }))

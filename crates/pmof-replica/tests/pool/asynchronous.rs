@@ -6,8 +6,8 @@ use std::{
 };
 
 use pmof_replica::{
-    Acknowledge, AsynchronousState, AsynchronousStatus, AtLagBound, ChangeError, Event, Pool, PoolError,
-    PromotionError, ReplicaError,
+    Acknowledge, AsynchronousState, AsynchronousStatus, AtLagBound, ChangeError, Event, MemberState, MemberStatus,
+    Pool, PoolError, PromotionError, ReplicaError,
 };
 
 use crate::support::*;
@@ -394,6 +394,75 @@ fn a_member_that_was_away_is_copied_to_by_the_map() {
     assert!(found == expected && found[900_000..900_017] == *b"while it was away");
 }
 
+/// The data, or what lies beside it, is put back to a copy that is older than the rest: it is made equal by whoever writes the pool, and no pool is made of it.
+#[test]
+fn a_member_whose_files_are_of_different_times_is_at_no_point() {
+    // The mark rises once a second.
+    const A_MARK_LATER: Duration = Duration::from_millis(1100);
+    let [a, mut far] = std::array::from_fn(|_| Target::start_fixed());
+    let options = options([a.url("orders")]).point_interval(None).keep_points(4);
+    let pool = options.asynchronous(far.url("orders")).create(POOL_BYTES).unwrap();
+    pool.persist(0, &pattern(500_000, 1)).unwrap();
+    wait_following(&pool);
+    let mut events = pool.events();
+    let reach = |at: u64, name: &str, pool: &Pool| {
+        thread::sleep(A_MARK_LATER);
+        pool.persist(at, name.as_bytes()).unwrap();
+        pool.consistency_point(name).unwrap();
+        wait_at(pool, name);
+    };
+    reach(600_000, "one", &pool);
+    let paths = ["orders", "orders.changes"].map(|name| far.root.path().join(name));
+    let copies = |far: &mut Target| {
+        far.stop();
+        let copies = paths.each_ref().map(|path| std::fs::read(path).unwrap());
+        far.restart();
+        copies
+    };
+    let old = copies(&mut far);
+    wait_for(&mut events, |event| matches!(event, Event::Following { .. }));
+    reach(700_000, "two", &pool);
+    reach(800_000, "three", &pool);
+    far.stop();
+    std::fs::write(&paths[0], &old[0]).unwrap();
+    far.restart();
+    // Nothing was written meanwhile: by the map it would lack nothing.
+    let back = wait_for(&mut events, |event| matches!(event, Event::Following { .. }));
+    assert!(matches!(back, Event::Following { copied_bytes, .. } if copied_bytes > 0), "{back:?}");
+    reach(900_000, "four", &pool);
+    pool.close().unwrap();
+    drop(pool);
+    // The next opening keeps points again.
+    let pool = crate::support::options([a.url("orders")]).point_interval(None).keep_points(4).open().unwrap();
+    wait_following(&pool);
+    reach(1_000_000, "five", &pool);
+    let expected = read(&pool, 0, POOL_BYTES as usize);
+    pool.close().unwrap();
+    drop(pool);
+
+    let alone = crate::support::options([far.url("orders")]);
+    let new = copies(&mut far);
+    for [data, staging] in [[&old[0], &new[1]], [&new[0], &old[1]]] {
+        far.stop();
+        std::fs::write(&paths[0], data).unwrap();
+        std::fs::write(&paths[1], staging).unwrap();
+        far.restart();
+        let members = alone.members().unwrap().members;
+        let is_at_none = |member: &MemberStatus| matches!(member.state, MemberState::Asynchronous { point: None, .. });
+        assert!(members.iter().any(is_at_none), "{members:?}");
+        let kept = alone.points().unwrap().remove(0).points;
+        assert!(kept.is_err_and(|why| matches!(*why, ReplicaError::PointsDamaged)));
+        assert!(alone.open_at_point("five").is_err());
+        let refused = alone.promote(true).unwrap_err();
+        assert!(matches!(refused, PromotionError::NoPoint { .. }), "{refused}");
+    }
+    far.stop();
+    paths.iter().zip(&new).for_each(|(path, bytes)| std::fs::write(path, bytes).unwrap());
+    far.restart();
+    alone.promote(true).unwrap();
+    assert!(read(&alone.open().unwrap(), 0, POOL_BYTES as usize) == expected);
+}
+
 /// What is copied to a member is bounded as what is copied to one that counts.
 #[test]
 fn copies_to_a_member_are_limited() {
@@ -431,12 +500,12 @@ fn a_copy_comes_to_an_end_while_the_pool_is_written_fast() {
     let pool = options.catch_up_limit(8 << 20).point_interval(None).create(SIZE).unwrap();
     pool.persist(0, &pattern(SIZE as usize, 1)).unwrap();
     let mut written_bytes = 0_u64;
-    let page = pattern(4096, 3);
+    let pages = pattern(64 << 10, 3);
     let mut copied = |pool: &Pool, point: Option<&str>| {
         let (before, mut events) = (written_bytes, pool.events());
         loop {
-            pool.persist(written_bytes % HOT, &page).unwrap();
-            written_bytes += 4096;
+            pool.persist(written_bytes % HOT, &pages).unwrap();
+            written_bytes += pages.len() as u64;
             match events.next_for(Duration::ZERO) {
                 Some(Event::Following { copied_bytes, .. }) => {
                     assert!(written_bytes - before > 2 * BOUND, "{}", written_bytes - before);

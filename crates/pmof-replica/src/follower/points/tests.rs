@@ -453,6 +453,10 @@ impl FollowerBytes for Watched<'_> {
         self.memory.read_staging(offset, into)
     }
 
+    fn data_mark(&self) -> Result<u64, MemError> {
+        self.memory.data_mark()
+    }
+
     fn points_bytes(&self) -> Option<u64> {
         self.memory.points_bytes()
     }
@@ -463,6 +467,10 @@ impl FollowerBytes for Watched<'_> {
 }
 
 impl FollowerMemory for Watched<'_> {
+    fn mark_data(&self, mark: u64) -> Result<(), MemError> {
+        self.memory.mark_data(mark)
+    }
+
     fn write_staging(&self, offset: u64, bytes: &[u8]) -> Result<(), MemError> {
         self.then_look(self.memory.write_staging(offset, bytes))
     }
@@ -519,6 +527,10 @@ impl<F: Fn()> FollowerBytes for Overtaken<'_, F> {
 
     fn read_staging(&self, offset: u64, into: &mut [u8]) -> Result<(), MemError> {
         self.then(self.memory.read_staging(offset, into))
+    }
+
+    fn data_mark(&self) -> Result<u64, MemError> {
+        self.memory.data_mark()
     }
 
     fn points_bytes(&self) -> Option<u64> {

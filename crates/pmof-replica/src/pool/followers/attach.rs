@@ -1,7 +1,10 @@
 //! Connecting to an asynchronous member: its data, its staging area, and the points area of one that keeps points, are pools of one target.
 
 use std::{
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -33,6 +36,8 @@ const POINTS_SUFFIX: &str = ".points";
 #[derive(Debug)]
 pub(in crate::pool) struct Attached {
     pub(in crate::pool) data: Arc<dyn Member>,
+    /// The mark that its file was told.
+    mark: AtomicU64,
     written: Mutex<Written>,
     staging: Area,
     points: Option<Area>,
@@ -106,6 +111,10 @@ impl FollowerBytes for Attached {
         self.staging.read(offset, into)
     }
 
+    fn data_mark(&self) -> Result<u64, Arc<ReplicaError>> {
+        Ok(self.mark.load(Ordering::Relaxed))
+    }
+
     fn points_bytes(&self) -> Option<u64> {
         self.points.as_ref().map(|points| points.pool.len_bytes())
     }
@@ -158,11 +167,20 @@ impl FollowerMemory for Attached {
             None => self.check_data().and(Err(Arc::new(ReplicaError::Unexpected))),
         }
     }
+
+    fn mark_data(&self, mark: u64) -> Result<(), Arc<ReplicaError>> {
+        let control = self.data.control().ok_or_else(|| Arc::new(ReplicaError::Unexpected))?;
+        control.ask_for(&Request::Mark { mark }, &Reply::Marked)?;
+        self.mark.store(mark, Ordering::Relaxed);
+        Ok(())
+    }
 }
 
 impl Attached {
-    pub(in crate::pool) fn new(data: Arc<dyn Member>, staging: Pool, points: Option<Pool>) -> Self {
-        Self { data, written: Mutex::default(), staging: Area::new(staging), points: points.map(Area::new) }
+    /// `mark`: that of the data's file.
+    pub(in crate::pool) fn new((data, mark): (Arc<dyn Member>, u64), staging: Pool, points: Option<Pool>) -> Self {
+        let (mark, points) = (AtomicU64::new(mark), points.map(Area::new));
+        Self { data, mark, written: Mutex::default(), staging: Area::new(staging), points }
     }
 
     pub(in crate::pool) fn staging_bytes(&self) -> u64 {
@@ -330,7 +348,7 @@ impl Followers {
             }
             points => points?,
         };
-        let attached = Attached::new(data, staging, points);
+        let attached = Attached::new((data, state.mark), staging, points);
         let staging_bytes = attached.staging_bytes();
         let keep = Keep { count: self.keep.count, fresh: fresh_area() };
         let mut follower = Follower::open(attached, staging_bytes, size_bytes, keep)?;

@@ -136,6 +136,9 @@ impl Sending<'_> {
     }
 
     pub(super) fn commit(&mut self, set: ChangeSet, point: &ConsistencyPoint) -> Result<(), Arc<ReplicaError>> {
+        if let Some(mark) = self.open().ok().and_then(|open| Some(open.epochs.as_ref()?.lock().view().newest_mark())) {
+            self.follower.date_copies(mark)?;
+        }
         self.next = Some(self.follower.numbered(point));
         let committed = self.follower.commit(set, point);
         tell_points(self.pool, self.following, self.follower.take_news());
