@@ -19,8 +19,12 @@ use crate::{
     pages::PageMap,
 };
 
+mod names;
 #[cfg(test)]
 mod tests;
+
+use names::{Made, Names};
+pub(crate) use names::{WriteCount, Writing};
 
 /// What happens where an asynchronous member has as much to be sent as it may.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,14 +61,32 @@ impl Entry {
     }
 }
 
-/// Up to where writes have been kept.
+/// Where a point is that is made now.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Boundary {
+    /// `None`: no writes are kept that lead to it.
+    kept: Option<KeptTo>,
+    /// Writes that had begun.
+    writes: u64,
+    /// Points that wait are at this moment, too.
+    has_names: bool,
+}
+
+/// Up to where writes have been kept.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct KeptTo {
     session: u64,
     /// Writes before it.
     end: u64,
     /// What has to be durable for it; `None`: all that anybody has written.
     pub(crate) written: Option<Written>,
+}
+
+impl Boundary {
+    /// Up to where writes have been kept that lead to it, if so.
+    pub(crate) fn kept(&self) -> Option<&KeptTo> {
+        self.kept.as_ref()
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,6 +131,7 @@ pub(crate) struct Lag {
 pub(crate) struct Outbox {
     bound: LagBound,
     size_bytes: u64,
+    writes: Arc<WriteCount>,
     kept: Mutex<Kept>,
     /// There is something to do for the member.
     due: Condvar,
@@ -124,8 +147,12 @@ struct Kept {
     entries: VecDeque<Entry>,
     /// Writes kept since the beginning, those that were taken included.
     end: u64,
-    /// Points, and how many writes are before each.
-    points: VecDeque<(u64, ConsistencyPoint)>,
+    /// Points, and how many writes that were kept are before each.
+    points: VecDeque<(u64, Made)>,
+    /// The point of the writes that were taken and are not applied yet.
+    taken_point: Option<Made>,
+    /// Points with names that none of these writes lead to.
+    names: Names,
     /// Bytes of the writes that are kept, and of those that were taken and are not applied yet.
     bytes: u64,
     taken_bytes: u64,
@@ -140,8 +167,11 @@ struct Kept {
     unsettled: Written,
     /// The next point needs all to be durable: the member is sent pages.
     needs_everything: bool,
+    /// Of those pages not all are read: they may hold what is behind a point that is made now.
+    is_reading: bool,
     missing: PageMap,
-    stops_at_names: bool,
+    /// Whether the member is to be at each point with a name. `None`: it was not connected yet.
+    stops_at_names: Option<bool>,
     has_ended: bool,
 }
 
@@ -184,9 +214,11 @@ impl Kept {
         if self.mode != Mode::Kept {
             return None;
         }
-        let (end, point) = self.points.drain(..=point).next_back()?;
+        let (end, made) = self.points.drain(..=point).next_back()?;
         let behind = (self.end - end) as usize;
         let count = self.entries.len().saturating_sub(behind);
+        let point = made.point.clone();
+        self.taken_point = Some(made);
         Some((self.take(count), point))
     }
 
@@ -198,12 +230,35 @@ impl Kept {
         }
     }
 
+    /// Notes a point that no kept writes lead to.
+    fn miss(&mut self, made: Made) {
+        if self.stops_at_names != Some(false) {
+            self.names.add(made);
+        }
+    }
+
+    /// The member does not apply what was taken, as far as is known.
+    fn give_up_taken(&mut self) {
+        (self.oldest_taken, self.taken_bytes) = (None, 0);
+        if let Some(made) = self.taken_point.take() {
+            self.miss(made);
+        }
+    }
+
+    /// Whether writes are kept that lead to a point which is made now.
+    fn leads_to_points(&self) -> bool {
+        self.mode == Mode::Kept && !self.is_reading
+    }
+
     /// Drops what is kept, and remembers the pages.
     fn drop_all(&mut self) {
         for entry in std::mem::take(&mut self.entries) {
             self.missing.mark(entry.range());
         }
-        self.points.clear();
+        for (_, made) in std::mem::take(&mut self.points) {
+            self.miss(made);
+        }
+        self.is_reading = false;
         let mode = if self.mode == Mode::Away { Mode::Away } else { Mode::Dropped };
         (self.mode, self.bytes, self.unsettled) = (mode, 0, Written::default());
     }
@@ -211,13 +266,15 @@ impl Kept {
 
 impl Outbox {
     /// Of a pool of this size.
-    pub(crate) fn new(bound: LagBound, size_bytes: u64) -> Self {
+    pub(crate) fn new(bound: LagBound, size_bytes: u64, writes: Arc<WriteCount>) -> Self {
         let kept = Kept {
             mode: Mode::Off,
             session: 0,
             entries: VecDeque::new(),
             end: 0,
             points: VecDeque::new(),
+            taken_point: None,
+            names: Names::default(),
             bytes: 0,
             taken_bytes: 0,
             copied_bytes: 0,
@@ -226,11 +283,12 @@ impl Outbox {
             oldest_taken: None,
             unsettled: Written::default(),
             needs_everything: false,
+            is_reading: false,
             missing: PageMap::new(size_bytes),
-            stops_at_names: false,
+            stops_at_names: None,
             has_ended: false,
         };
-        Self { bound, size_bytes, kept: Mutex::new(kept), due: Condvar::new(), room: Condvar::new() }
+        Self { bound, size_bytes, writes, kept: Mutex::new(kept), due: Condvar::new(), room: Condvar::new() }
     }
 
     /// Waits for room for a write of so many bytes, where those who write wait for this member. `None`: nobody does.
@@ -248,7 +306,8 @@ impl Outbox {
                 kept.reserved += len_bytes;
                 return Some(Room { outbox: Arc::clone(self), bytes: len_bytes });
             }
-            if self.bound.interval.is_none() && kept.points.is_empty() && kept.taken_bytes == 0 {
+            let has_point = !kept.points.is_empty() || kept.taken_bytes > 0 || kept.needs_everything;
+            if self.bound.interval.is_none() && !has_point {
                 // The point that would make room is the program's, which would wait here.
                 kept.drop_all();
                 self.due.notify_all();
@@ -303,28 +362,32 @@ impl Outbox {
         self.kept.lock().mode == Mode::Off
     }
 
-    /// Whether the member is connected.
-    pub(crate) fn is_on(&self) -> bool {
-        !matches!(self.kept.lock().mode, Mode::Off | Mode::Away)
-    }
-
     /// Remembers the pages that are written from now on, while the member is sent others. Returns those that were written since it was asked last, or fell behind.
     pub(crate) fn remember(&self) -> PageMap {
         let mut kept = self.kept.lock();
+        kept.oldest = kept.oldest();
+        kept.give_up_taken();
         kept.drop_all();
         kept.mode = Mode::Dropped;
-        (kept.oldest, kept.oldest_taken, kept.taken_bytes) = (kept.oldest(), None, 0);
         std::mem::replace(&mut kept.missing, PageMap::new(self.size_bytes))
     }
 
     /// Keeps what is written from now on, for a member that is sent pages besides: those that were written since it fell behind, which this returns.
     pub(crate) fn begin(&self) -> PageMap {
         let mut kept = self.kept.lock();
+        kept.oldest = kept.oldest();
+        kept.give_up_taken();
         kept.drop_all();
         let missing = std::mem::replace(&mut kept.missing, PageMap::new(self.size_bytes));
-        (kept.mode, kept.session, kept.needs_everything) = (Mode::Kept, kept.session + 1, true);
-        (kept.oldest_taken, kept.oldest, kept.taken_bytes) = (kept.oldest(), None, 0);
+        (kept.mode, kept.session, kept.needs_everything, kept.is_reading) = (Mode::Kept, kept.session + 1, true, true);
+        (kept.oldest_taken, kept.oldest) = (kept.oldest, None);
         missing
+    }
+
+    /// All pages that the member is sent besides are read: from now on points are those that it can be at.
+    pub(crate) fn all_is_read(&self) {
+        let mut kept = self.kept.lock();
+        (kept.session, kept.is_reading) = (kept.session + 1, false);
     }
 
     /// Whether those who write wait for the member at the bound.
@@ -345,6 +408,7 @@ impl Outbox {
     /// The member is not connected any more. `lacks`: pages that it lacks besides what is kept, where it is at a point that is known; then pages are remembered from now on, too.
     pub(crate) fn switch_off(&self, lacks: Option<&PageMap>) {
         let mut kept = self.kept.lock();
+        kept.give_up_taken();
         kept.drop_all();
         match lacks {
             Some(pages) => kept.missing.add(pages),
@@ -352,7 +416,7 @@ impl Outbox {
         }
         let mode = if lacks.is_some() { Mode::Away } else { Mode::Off };
         (kept.mode, kept.needs_everything, kept.copied_bytes) = (mode, false, 0);
-        (kept.oldest, kept.oldest_taken, kept.taken_bytes) = (None, None, 0);
+        kept.oldest = None;
         drop(kept);
         self.room.notify_all();
     }
@@ -365,51 +429,82 @@ impl Outbox {
     }
 
     /// Where a point is that is made now.
-    pub(crate) fn boundary(&self) -> Option<Boundary> {
+    pub(crate) fn boundary(&self) -> Boundary {
         let kept = self.kept.lock();
         let written = (!kept.needs_everything).then_some(kept.unsettled);
-        (kept.mode == Mode::Kept).then_some(Boundary { session: kept.session, end: kept.end, written })
+        let to = KeptTo { session: kept.session, end: kept.end, written };
+        // Behind what is kept: none of that was begun later.
+        let (has_names, writes) = (kept.names.are_due(self.writes.settled()), self.writes.begun());
+        Boundary { kept: kept.leads_to_points().then_some(to), writes, has_names }
     }
 
     /// What was written before a point is durable on the members in sync.
     pub(crate) fn reach(&self, boundary: Boundary, point: &ConsistencyPoint) {
         let mut kept = self.kept.lock();
-        if kept.mode != Mode::Kept || boundary.session != kept.session {
+        let made = Made { writes: boundary.writes, point: point.clone() };
+        let session = kept.session;
+        let to = boundary.kept.filter(|to| kept.leads_to_points() && to.session == session);
+        let Some(to) = to else {
+            kept.miss(made);
+            self.due.notify_all();
             return;
-        }
-        if boundary.end == kept.end {
+        };
+        if to.end == kept.end {
             kept.unsettled = Written::default();
         }
-        kept.points.push_back((boundary.end, point.clone()));
+        if boundary.has_names {
+            let named = kept.names.take(boundary.writes);
+            kept.points.extend(named.into_iter().map(|made| (to.end, made)));
+        }
+        kept.points.push_back((to.end, made));
         self.due.notify_all();
     }
 
-    /// Takes the writes before the last point, and the point. `None`: it has fallen behind again.
+    /// Takes the writes before the next point that the member is to be at, and the point: the last, or the first with a name where it keeps those. `None`: there is none, or it has
+    /// fallen behind again.
     pub(crate) fn take_to_point(&self) -> Option<(Vec<Entry>, ConsistencyPoint)> {
         let mut kept = self.kept.lock();
         let last = kept.points.len().checked_sub(1)?;
-        kept.take_to(last)
-    }
-
-    /// Takes the writes before the next point that the member is to be at, and the point: the last, or the first with a name where it keeps those.
-    fn take_to_next_point(&self) -> Option<(Vec<Entry>, ConsistencyPoint)> {
-        let mut kept = self.kept.lock();
-        let last = kept.points.len().checked_sub(1)?;
-        let named = kept.points.iter().position(|(_, point)| !point.name.is_empty());
-        let next = named.filter(|_| kept.stops_at_names).unwrap_or(last);
+        let named = kept.points.iter().position(|(_, made)| !made.point.name.is_empty());
+        let next = named.filter(|_| kept.stops_at_names == Some(true)).unwrap_or(last);
         kept.take_to(next)
     }
 
-    /// Whether the member is to be at each point that has a name: it keeps them.
-    pub(crate) fn stop_at_names(&self, stops: bool) {
-        self.kept.lock().stops_at_names = stops;
+    /// Whether the member is to be at each point that has a name: it keeps them. `at`: the point that it is at.
+    pub(crate) fn stop_at_names(&self, stops: bool, at: Option<&ConsistencyPoint>) {
+        let mut kept = self.kept.lock();
+        kept.stops_at_names = Some(stops);
+        if !stops {
+            kept.names = Names::default();
+        } else if let Some(at) = at {
+            kept.names.found(at);
+        }
+    }
+
+    /// Takes the points with names that the member cannot be at any more, where it keeps those.
+    pub(crate) fn take_gone(&self) -> VecDeque<ConsistencyPoint> {
+        self.kept.lock().names.take_gone(self.writes.begun())
+    }
+
+    /// Takes all points with names that the member is not known to be at: the pool is closed.
+    pub(crate) fn take_unsent(&self) -> VecDeque<ConsistencyPoint> {
+        let mut kept = self.kept.lock();
+        kept.give_up_taken();
+        kept.drop_all();
+        kept.names.take_all()
+    }
+
+    /// Whether a point with a name waits for a member that is not connected, or copied to, and nothing was written behind it.
+    pub(crate) fn has_name_wait(&self) -> bool {
+        let kept = self.kept.lock();
+        kept.names.await_member(self.writes.begun())
     }
 
     /// The member has applied what was taken.
     pub(crate) fn applied(&self) {
         let mut kept = self.kept.lock();
         (kept.taken_bytes, kept.oldest_taken) = (0, None);
-        (kept.needs_everything, kept.copied_bytes) = (false, 0);
+        (kept.needs_everything, kept.copied_bytes, kept.taken_point) = (false, 0, None);
         drop(kept);
         self.room.notify_all();
     }
@@ -427,14 +522,14 @@ impl Outbox {
             }
             if !kept.points.is_empty() {
                 drop(kept);
-                return self.take_to_next_point().map_or(Due::Nothing, |(entries, point)| Due::Send(entries, point));
+                return self.take_to_point().map_or(Due::Nothing, |(entries, point)| Due::Send(entries, point));
             }
             let now = Instant::now();
             // Soon enough for the member to be sent it before the bound.
             let interval = self.bound.interval.map(|interval| interval.min(self.bound.age / 2));
             let at = interval.and_then(|interval| Some(kept.oldest? + interval));
             let is_full = interval.is_some() && kept.bytes >= self.bound.bytes / 2;
-            if is_full || at.is_some_and(|at| at <= now) {
+            if is_full || at.is_some_and(|at| at <= now) || kept.names.are_due(self.writes.settled()) {
                 return Due::Point;
             }
             if now >= until {
@@ -448,7 +543,11 @@ impl Outbox {
     pub(crate) fn is_sent(&self) -> bool {
         let kept = self.kept.lock();
         matches!(kept.mode, Mode::Off | Mode::Away)
-            || (kept.mode == Mode::Kept && kept.lag_bytes() == 0 && kept.points.is_empty())
+            || (kept.mode == Mode::Kept
+                && kept.lag_bytes() == 0
+                && kept.points.is_empty()
+                && kept.taken_point.is_none()
+                && !kept.needs_everything)
     }
 
     /// How far the member lags, as long as it is connected.

@@ -478,7 +478,7 @@ impl Pool {
     /// A lost replica is no error here if a quorum of the others knows that it was left behind, or if the program was told of the loss
     /// ([`PoolError::Persist`], [`check_replicas`](Self::check_replicas), [`replicas`](Self::replicas)). This does not wait for replicas that
     /// catch up: the next opening goes on with them. Asynchronous members that are connected are sent what they lack, for up to the
-    /// [`loss_timeout`](PoolOptions::loss_timeout).
+    /// [`loss_timeout`](PoolOptions::loss_timeout); so are those that are being connected to, where the program has [named a point](Self::consistency_point) that is the end of what was written.
     ///
     /// A pool made with [`PoolOptions::publish_on_close`] gets its name now. If a replica refuses or is dead, the pool is
     /// removed again from the others.
@@ -603,6 +603,7 @@ impl Open {
         is_held: bool,
         source: impl Fn(&Range<u64>) -> Source<'b>,
     ) -> Result<(), PoolError> {
+        let _writing = self.followers.as_ref().map(|followers| followers.begin_write());
         let posted = self.post(range.clone(), atomicity, is_held, &source);
         if let Some(followers) = &self.followers {
             // Behind that: a point has no write that the members in sync were not sent.

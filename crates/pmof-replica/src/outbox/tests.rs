@@ -13,20 +13,28 @@ fn bound(bytes: u64, then: AtLagBound) -> LagBound {
 }
 
 fn outbox(bytes: u64, then: AtLagBound) -> Arc<Outbox> {
-    let outbox = Outbox::new(bound(bytes, then), SIZE_BYTES);
+    let outbox = new(bound(bytes, then));
     assert!(outbox.begin().is_empty());
+    outbox.all_is_read();
     outbox.applied();
-    Arc::new(outbox)
+    outbox
+}
+
+fn new(bound: LagBound) -> Arc<Outbox> {
+    Arc::new(Outbox::new(bound, SIZE_BYTES, Arc::default()))
 }
 
 fn keep(outbox: &Outbox, offset: u64, len_bytes: usize) {
+    let _writing = outbox.writes.begin();
     outbox.keep(offset, &vec![1; len_bytes].into(), Atomicity::Relaxed);
 }
 
 fn reach(outbox: &Outbox, number: u64) {
-    if let Some(boundary) = outbox.boundary() {
-        outbox.reach(boundary, &ConsistencyPoint { number, ..ConsistencyPoint::default() });
-    }
+    outbox.reach(outbox.boundary(), &ConsistencyPoint { number, ..ConsistencyPoint::default() });
+}
+
+fn named(number: u64) -> ConsistencyPoint {
+    ConsistencyPoint { number, name: number.to_string(), ..ConsistencyPoint::default() }
 }
 
 /// What is done with a pool and its member, step by step.
@@ -38,6 +46,8 @@ enum Step {
         byte: u8,
     },
     Point,
+    /// A point with a name.
+    Name,
     /// A point is announced, and its flush fails or comes late.
     Boundary,
     Reach,
@@ -50,6 +60,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => write.prop_map(|(offset, len_bytes, byte)| Step::Write { offset, len_bytes, byte }),
         2 => Just(Step::Point),
+        2 => Just(Step::Name),
         1 => Just(Step::Boundary),
         1 => Just(Step::Reach),
         4 => Just(Step::Member),
@@ -69,6 +80,10 @@ struct Model {
     /// A copy under way: what has yet to be read, whether this is the last round, and what was read.
     copying: Option<(PageMap, bool, Writes)>,
     pending: Option<(Boundary, u64)>,
+    /// Points that were given names, those that the member was at, and those that it is said not to have been at.
+    named: Vec<u64>,
+    kept: Vec<u64>,
+    gone: Vec<u64>,
 }
 
 impl Model {
@@ -76,7 +91,14 @@ impl Model {
         match step {
             Step::Write { offset, len_bytes, byte } => {
                 self.pool[*offset as usize..][..*len_bytes].fill(*byte);
+                let _writing = self.outbox.writes.begin();
                 self.outbox.keep(*offset, &vec![*byte; *len_bytes].into(), Atomicity::Relaxed);
+            }
+            Step::Name => {
+                self.points.push(self.pool.clone());
+                let number = self.points.len() as u64 - 1;
+                self.named.push(number);
+                self.outbox.reach(self.outbox.boundary(), &named(number));
             }
             Step::Point => {
                 self.points.push(self.pool.clone());
@@ -84,7 +106,7 @@ impl Model {
             }
             Step::Boundary => {
                 self.points.push(self.pool.clone());
-                self.pending = self.outbox.boundary().map(|boundary| (boundary, self.points.len() as u64 - 1));
+                self.pending = Some((self.outbox.boundary(), self.points.len() as u64 - 1));
             }
             // Points are made one after the other.
             Step::Reach => {
@@ -135,6 +157,7 @@ impl Model {
             self.copying = Some((left, is_last, pages));
             return;
         }
+        self.outbox.all_is_read();
         self.points.push(self.pool.clone());
         reach(&self.outbox, self.points.len() as u64 - 1);
         let Some((entries, point)) = self.outbox.take_to_point() else {
@@ -150,6 +173,9 @@ impl Model {
             self.member[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
         }
         self.outbox.applied();
+        if !point.name.is_empty() {
+            self.kept.push(point.number);
+        }
         assert!(self.member == self.points[point.number as usize], "the member is not at point {}", point.number);
     }
 }
@@ -163,11 +189,14 @@ proptest! {
         let outbox = outbox(bytes, AtLagBound::FallBehind);
         let empty = vec![0; SIZE_BYTES as usize];
         let (pool, points, member) = (empty.clone(), vec![empty.clone()], empty);
-        let mut model = Model { outbox, pool, points, member, copying: None, pending: None };
+        outbox.stop_at_names(true, None);
+        let [named, kept, gone] = [const { Vec::new() }; 3];
+        let mut model = Model { outbox, pool, points, member, copying: None, pending: None, named, kept, gone };
         for step in &steps {
             model.step(step);
+            model.gone.extend(model.outbox.take_gone().iter().map(|point| point.number));
             let lag = model.outbox.lag().unwrap();
-            let is_kept = model.outbox.boundary().is_some();
+            let is_kept = model.outbox.boundary().kept().is_some();
             prop_assert!(!is_kept || lag.bytes <= bytes, "{lag:?}");
         }
         // In the end it comes to the end.
@@ -179,6 +208,11 @@ proptest! {
         model.step(&Step::Member);
         prop_assert!(model.member == model.pool);
         prop_assert!(model.outbox.is_sent());
+        // The member was at each point with a name, or it is told.
+        model.gone.extend(model.outbox.take_unsent().iter().map(|point| point.number));
+        let mut told = [&model.kept[..], &model.gone[..]].concat();
+        told.sort_unstable();
+        prop_assert_eq!(told, model.named);
     }
 }
 
@@ -186,12 +220,13 @@ proptest! {
 fn a_point_of_before_the_member_fell_behind_is_none() {
     let outbox = outbox(100, AtLagBound::FallBehind);
     keep(&outbox, 0, 50);
-    let boundary = outbox.boundary().unwrap();
+    let boundary = outbox.boundary();
     keep(&outbox, 50, 60);
     assert!(matches!(outbox.wait(Duration::ZERO), Due::Copy));
     assert_eq!(outbox.begin().count_bytes(), PAGE_BYTES);
-    outbox.reach(boundary, &ConsistencyPoint::default());
+    outbox.reach(boundary, &named(1));
     assert!(outbox.take_to_point().is_none());
+    assert_eq!(outbox.take_gone(), [named(1)]);
 }
 
 #[test]
@@ -226,8 +261,9 @@ fn room_is_waited_for_until_the_member_has_applied() {
 #[test]
 fn those_who_make_the_points_do_not_wait_for_one() {
     let bound = LagBound { interval: None, ..bound(100, AtLagBound::Wait) };
-    let outbox = Arc::new(Outbox::new(bound, SIZE_BYTES));
+    let outbox = new(bound);
     outbox.begin();
+    outbox.all_is_read();
     outbox.applied();
     keep(&outbox, 0, 80);
     assert!(outbox.wait_for_room(30).is_none());
@@ -237,8 +273,9 @@ fn those_who_make_the_points_do_not_wait_for_one() {
 #[test]
 fn those_who_write_wait_for_a_member_that_is_late() {
     let bound = LagBound { age: Duration::from_nanos(1), ..bound(100, AtLagBound::Wait) };
-    let outbox = Arc::new(Outbox::new(bound, SIZE_BYTES));
+    let outbox = new(bound);
     outbox.begin();
+    outbox.all_is_read();
     outbox.applied();
     keep(&outbox, 0, 1);
     thread::scope(|scope| {
@@ -268,11 +305,13 @@ fn the_end_wakes_everybody() {
 fn points_with_names_are_stopped_at_where_they_are_kept() {
     for (stops, expected) in [(true, vec![2, 4, 5]), (false, vec![5])] {
         let outbox = outbox(1 << 20, AtLagBound::FallBehind);
-        outbox.stop_at_names(stops);
+        outbox.stop_at_names(stops, None);
         for (number, name) in [(1, ""), (2, "two"), (3, ""), (4, "four"), (5, "")] {
             keep(&outbox, number, 1);
-            let boundary = outbox.boundary().unwrap();
-            outbox.reach(boundary, &ConsistencyPoint { number, name: name.to_owned(), ..ConsistencyPoint::default() });
+            outbox.reach(
+                outbox.boundary(),
+                &ConsistencyPoint { number, name: name.to_owned(), ..ConsistencyPoint::default() },
+            );
         }
         let (mut points, mut written) = (Vec::new(), 0);
         while let Due::Send(entries, point) = outbox.wait(Duration::ZERO) {
@@ -294,13 +333,38 @@ fn what_a_member_lacks_is_remembered_while_it_is_away() {
         let taken = PageMap::new(SIZE_BYTES);
         taken.mark(PAGE_BYTES..PAGE_BYTES + 1);
         outbox.switch_off(is_known.then_some(&taken));
-        assert!(!outbox.is_on() && outbox.is_off() != is_known && outbox.is_sent() && outbox.lag().is_none());
+        assert!(outbox.is_off() != is_known && outbox.is_sent() && outbox.lag().is_none());
         keep(&outbox, 3 * PAGE_BYTES, 10);
         outbox.lose_track(&(5 * PAGE_BYTES..5 * PAGE_BYTES + 1));
         keep(&outbox, 6 * PAGE_BYTES, 1);
         let missing = outbox.begin();
         let pages: Vec<_> = (0..8).filter(|page| missing.meets(&(page * PAGE_BYTES..page * PAGE_BYTES + 1))).collect();
         assert_eq!(pages, if is_known { vec![0, 1, 3, 5, 6] } else { vec![] });
-        assert!(outbox.is_on());
+        assert!(outbox.lag().is_some());
+    }
+}
+
+/// A write that is under way may be in a copy in part: a point waits for its end, and is none if it came behind the point.
+#[test]
+fn a_point_is_none_of_a_copy_that_a_write_may_be_in() {
+    let outbox = outbox(1 << 20, AtLagBound::FallBehind);
+    outbox.stop_at_names(true, None);
+    for is_before in [true, false] {
+        outbox.switch_off(None);
+        outbox.begin();
+        let before = is_before.then(|| outbox.writes.begin());
+        outbox.reach(outbox.boundary(), &named(1));
+        let writing = before.unwrap_or_else(|| outbox.writes.begin());
+        outbox.all_is_read();
+        outbox.reach(outbox.boundary(), &ConsistencyPoint::default());
+        assert_eq!(outbox.take_to_point().map(|(_, point)| point.name), Some(String::new()));
+        outbox.applied();
+        assert_eq!(outbox.has_name_wait(), is_before);
+        drop(writing);
+        assert_eq!(matches!(outbox.wait(Duration::ZERO), Due::Point), is_before);
+        outbox.reach(outbox.boundary(), &ConsistencyPoint::default());
+        assert_eq!(outbox.take_to_point().map(|(_, point)| point == named(1)), Some(is_before));
+        outbox.applied();
+        assert_eq!(outbox.take_gone().len(), usize::from(!is_before));
     }
 }

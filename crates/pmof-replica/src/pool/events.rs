@@ -142,6 +142,14 @@ pub enum Event {
         /// The point.
         point: ConsistencyPoint,
     },
+    /// An asynchronous member is not known to keep a point that the program [named](crate::Pool::consistency_point): it did not follow then, or was lost or fell behind before
+    /// it was at the point, and the pool was written again, or closed, before it followed.
+    PointNotKept {
+        /// The member.
+        replica: Arc<ReplicaPlace>,
+        /// The point; its number is none of the member's.
+        point: ConsistencyPoint,
+    },
     /// An asynchronous member keeps no points to go back to, or none any more. It follows all the same.
     KeepsNoPoints {
         /// The member.
@@ -209,6 +217,10 @@ impl fmt::Display for Event {
             Self::PointDropped { replica, point: ConsistencyPoint { number, name, .. } } => {
                 write!(f, "{replica:#} had no room to keep consistency point {number}, {name:?}")
             }
+            Self::PointNotKept { replica, point: ConsistencyPoint { name, .. } } => write!(
+                f,
+                "{replica:#} is not known to keep consistency point {name:?}: it did not follow until the pool was written again or closed"
+            ),
             Self::KeepsNoPoints { replica, why: Some(why) } => {
                 write!(f, "{replica:#} keeps no consistency points: {}", causes(why))
             }
@@ -263,6 +275,7 @@ impl Log {
             | Event::SpareTaken { .. }
             | Event::Forced { .. }
             | Event::PointDropped { .. }
+            | Event::PointNotKept { .. }
             | Event::KeepsNoPoints { .. }
             | Event::NoneLeft
             | Event::Fenced { .. } => log::warn!("{event}"),

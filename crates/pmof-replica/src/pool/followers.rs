@@ -22,7 +22,7 @@ use super::opened::Identity;
 use crate::{
     PoolUrl, ReplicaError, ReplicaPlace,
     member::{Atomicity, Source},
-    outbox::{Lag, LagBound, Outbox, Room},
+    outbox::{Lag, LagBound, Outbox, Room, WriteCount, Writing},
     peers::Peers,
     reach::Reach,
 };
@@ -98,6 +98,7 @@ pub(super) struct Followers {
     is_any: AtomicBool,
     /// Bytes written since the pool was opened.
     written_bytes: AtomicU64,
+    writes: Arc<WriteCount>,
     /// Held by whoever makes a point.
     pointing: Mutex<()>,
     stopping: Mutex<bool>,
@@ -189,6 +190,7 @@ impl Followers {
             list: RwLock::default(),
             is_any: AtomicBool::new(false),
             written_bytes: AtomicU64::new(0),
+            writes: Arc::default(),
             pointing: Mutex::default(),
             stopping: Mutex::new(false),
             stopped: Condvar::new(),
@@ -223,6 +225,11 @@ impl Followers {
         }
         let list = self.list.read().clone();
         list.iter().filter_map(|following| following.outbox.wait_for_room(len_bytes)).collect()
+    }
+
+    /// Counts a write, before it is posted, and until it is kept.
+    pub(super) fn begin_write(&self) -> Option<Writing<'_>> {
+        self.is_any.load(Ordering::Acquire).then(|| self.writes.begin())
     }
 
     /// Keeps a write that was posted on the members in sync, before anybody is told so.

@@ -170,6 +170,61 @@ fn points_that_do_not_fit_are_dropped_with_an_event() {
     assert!(read(&options([a.url("orders")]).open_at_point("day 5").unwrap(), 0, 200_000) == pattern(200_000, 9));
 }
 
+/// A program that opens the pool, writes, names a point and closes it: each of these points is kept, though the member follows only then.
+#[test]
+fn points_of_short_sessions_are_kept() {
+    let [a, far] = std::array::from_fn(|_| Target::start_fixed());
+    let pool = writing(&a).keep_points(8).asynchronous(far.url("orders")).create(POOL_BYTES).unwrap();
+    for day in 1..=4 {
+        let pool = if day == 1 { pool.clone() } else { writing(&a).open().unwrap() };
+        let mut events = pool.events();
+        write_day(&pool, day);
+        pool.consistency_point(&format!("day {day}")).unwrap();
+        if day == 4 {
+            pool.consistency_point("end").unwrap();
+        }
+        pool.close().unwrap();
+        let told = std::iter::from_fn(|| events.next_for(Duration::ZERO))
+            .find(|event| matches!(event, Event::PointNotKept { .. }));
+        assert!(told.is_none(), "{told:?}");
+    }
+    let alone = options([far.url("orders")]);
+    assert_eq!(kept(&alone), ["day 1", "day 2", "day 3", "day 4", "end"]);
+    for day in 1..=4 {
+        check_day(&alone.open_at_point(&format!("day {day}")).unwrap(), day);
+    }
+    check_day(&alone.open_at_point("end").unwrap(), 4);
+}
+
+/// A point that is named while the member is away is kept if nothing is written until it is back; else an event tells that it is not.
+#[test]
+fn points_that_a_member_misses_are_told() {
+    let [a, mut far] = std::array::from_fn(|_| Target::start_fixed());
+    let pool = writing(&a).keep_points(8).asynchronous(far.url("orders")).create(POOL_BYTES).unwrap();
+    wait_following(&pool);
+    let mut events = pool.events();
+    far.stop();
+    for day in 1..=2 {
+        write_day(&pool, day);
+        pool.consistency_point(&format!("day {day}")).unwrap();
+    }
+    wait_for(&mut events, |event| matches!(event, Event::NotFollowing { .. }));
+    far.restart();
+    let told = wait_for(&mut events, |event| matches!(event, Event::PointNotKept { .. }));
+    assert!(told.to_string().contains("\"day 1\""), "{told}");
+    let alone = options([far.url("orders")]);
+    wait_until(|| kept(&alone) == ["day 2"]);
+    check_day(&alone.open_at_point("day 2").unwrap(), 2);
+    // It is not waited for where it does not answer.
+    far.stop();
+    pool.persist(0, b"x").unwrap();
+    wait_for(&mut events, |event| matches!(event, Event::NotFollowing { .. }));
+    pool.consistency_point("day 3").unwrap();
+    pool.close().unwrap();
+    let told = wait_for(&mut events, |event| matches!(event, Event::PointNotKept { .. }));
+    assert!(told.to_string().contains("\"day 3\""), "{told}");
+}
+
 /// Where there is no place for points, the member follows without.
 #[test]
 fn a_member_without_room_for_points_follows_all_the_same() {

@@ -10,7 +10,9 @@ use std::{
 
 use parking_lot::Mutex;
 use pmof_access::Durability;
-use pmof_control::{MAX_NAME_BYTES, OpenFor, PoolInfo, PoolName, PoolRefusal, PoolState, Reply, Request};
+use pmof_control::{
+    ConsistencyPoint, MAX_NAME_BYTES, OpenFor, PoolInfo, PoolName, PoolRefusal, PoolState, Reply, Request,
+};
 use uuid::Uuid;
 
 use super::{Followers, Following, Stop};
@@ -380,6 +382,13 @@ pub(super) fn tell_points(pool: &Weak<Shared>, following: &Following, news: Vec<
             PointNews::NoRoom(point) => Event::PointDropped { replica, point },
             PointNews::Stopped(why) => Event::KeepsNoPoints { replica, why },
         });
+    }
+}
+
+/// Tells of points that the program named and that a member does not keep.
+pub(super) fn tell_unkept(pool: &Shared, following: &Following, points: impl IntoIterator<Item = ConsistencyPoint>) {
+    for point in points {
+        pool.events.add(Event::PointNotKept { replica: Arc::clone(&following.place), point });
     }
 }
 

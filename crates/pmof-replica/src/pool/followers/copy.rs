@@ -76,6 +76,7 @@ impl Sending<'_> {
             let mut held = Pages::new();
             self.copy_left(&mut copy, is_held.then_some(&mut held))?;
             if is_last {
+                outbox.all_is_read();
                 self.shared()?.make_point("").map_err(|_| self.later())?;
             }
             let taken = if is_last { outbox.take_to_point() } else { None };

@@ -12,7 +12,7 @@ use std::{
 use parking_lot::Mutex;
 use pmof_control::{ConsistencyPoint, Role, RosterMember};
 
-use super::{AsynchronousState, Followers, Following, Rooms, Stop, Told};
+use super::{AsynchronousState, Followers, Following, Rooms, Stop, Told, attach::tell_unkept};
 use crate::{
     PoolError, PoolUrl, Receipt,
     member::Written,
@@ -42,7 +42,7 @@ impl Followers {
             of_roster: of_roster.clone(),
             place: place(&url),
             url,
-            outbox: Arc::new(Outbox::new(self.bound, self.identity.size_bytes)),
+            outbox: Arc::new(self.outbox()),
             left_at: Mutex::default(),
             told: Mutex::new(Told { state: AsynchronousState::Connecting, lost_since: None, epoch: None, point: None }),
         });
@@ -55,17 +55,29 @@ impl Followers {
         }
     }
 
-    /// Has the members that are connected be at the end of what was written, and ends.
+    fn outbox(&self) -> Outbox {
+        let outbox = Outbox::new(self.bound, self.identity.size_bytes, Arc::clone(&self.writes));
+        if self.keep.count == Some(0) {
+            outbox.stop_at_names(false, None);
+        }
+        outbox
+    }
+
+    /// Has the members that are connected be at the end of what was written, and those that are being connected to at a point with a name that is the end, and ends.
     fn finish(&self, shared: &Shared) {
-        let is_any_on = || self.list.read().iter().any(|following| following.outbox.is_on());
-        if is_any_on() && shared.make_point("").is_ok() {
+        let list = self.list.read().clone();
+        let is_any_on = list.iter().any(|following| following.outbox.lag().is_some() || following.awaits_name());
+        if is_any_on && shared.make_point("").is_ok() {
             let began = Instant::now();
-            let is_sent = || self.list.read().iter().all(|following| following.outbox.is_sent());
-            while !is_sent() && began.elapsed() < self.reach.loss_timeout {
+            let is_sent = |following: &Arc<Following>| following.outbox.is_sent() && !following.awaits_name();
+            while !list.iter().all(is_sent) && began.elapsed() < self.reach.loss_timeout {
                 thread::sleep(SENT_LOOK);
             }
         }
         self.stop();
+        for following in &list {
+            tell_unkept(shared, following, following.outbox.take_unsent());
+        }
     }
 
     fn run(&self, pool: &Weak<Shared>, following: &Following) {
@@ -103,12 +115,23 @@ impl Followers {
     }
 }
 
+impl Following {
+    /// Whether a point with a name waits for the member, which is being connected to or copied to.
+    fn awaits_name(&self) -> bool {
+        let is_lost = matches!(self.told.lock().state, AsynchronousState::Lost(_));
+        !is_lost && self.outbox.has_name_wait()
+    }
+}
+
 impl Pool {
     /// Makes all that was written before durable on all replicas in sync, as a [flush](crate::Lane::flush) of everything does, and names this moment: an asynchronous member
     /// will be at this point, or at a later one, or at an earlier one, and never between. Of a longer name 255 bytes are kept.
     ///
     /// The pool makes points by itself, too, unless told [otherwise](crate::PoolOptions::point_interval): moments at which it could have crashed.
     /// What other threads write while this is called is behind the point or before it.
+    ///
+    /// A member that [keeps](crate::PoolOptions::keep_points) points keeps this one if it follows, or if nothing is written until it does: an opening connects to it and compares it first.
+    /// Else [`Event::PointNotKept`](crate::Event::PointNotKept) tells so.
     ///
     /// # Errors
     /// Those of [`Pending::wait`](crate::Pending::wait). No point was made then.
@@ -129,9 +152,9 @@ impl Shared {
         let list = followers.map(|followers| followers.list.read().clone()).unwrap_or_default();
         let far = followers.map(Followers::far).unwrap_or_default();
         // Before the flush is posted: it covers what is before them, on all members that are in sync by then.
-        let boundaries: Vec<_> =
-            list.iter().filter_map(|following| Some((following, following.outbox.boundary()?))).collect();
-        let unsettled: Option<Vec<Written>> = boundaries.iter().map(|(_, boundary)| boundary.written).collect();
+        let boundaries: Vec<_> = list.iter().map(|following| (following, following.outbox.boundary())).collect();
+        let unsettled: Option<Vec<Written>> =
+            boundaries.iter().filter_map(|(_, boundary)| boundary.kept()).map(|kept| kept.written).collect();
         let written = unsettled.and_then(|all| all.into_iter().reduce(Written::with)).unwrap_or_default();
         let receipt = self.writable()?.persist(written)?;
         let point = ConsistencyPoint { name: name.to_owned(), ..far };

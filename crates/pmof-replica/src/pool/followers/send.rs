@@ -12,7 +12,7 @@ use pmof_control::{ConsistencyPoint, Request};
 
 use super::{
     AsynchronousState, Followers, Following, LeftAt, Stop,
-    attach::{Attached, tell_points},
+    attach::{Attached, tell_points, tell_unkept},
 };
 use crate::{
     ReplicaError,
@@ -77,7 +77,7 @@ impl Followers {
         let left_at = following.left_at.lock().take();
         let is_known = left_at.is_some_and(|left| left.is_left_at(follower.point(), boot));
         following.told.lock().point = follower.point().cloned();
-        following.outbox.stop_at_names(follower.keeps_points());
+        following.outbox.stop_at_names(follower.keeps_points(), follower.point());
         // Nobody knows what was written since it was here last, unless it is where it was.
         let missing = if is_known { PageMap::new(size_bytes) } else { PageMap::full(size_bytes) };
         let taken = PageMap::new(size_bytes);
@@ -131,6 +131,7 @@ impl Sending<'_> {
     }
 
     fn note_following(&self, copied_bytes: u64) -> Result<(), Stop> {
+        tell_unkept(&*self.shared()?, self.following, self.following.outbox.take_gone());
         self.following.told.lock().state = AsynchronousState::Following;
         self.event(Event::Following { replica: Arc::clone(&self.following.place), copied_bytes })
     }
@@ -189,6 +190,7 @@ impl Sending<'_> {
     }
 
     fn send_next(&mut self) -> Result<(), Interrupted> {
+        tell_unkept(&*self.shared()?, self.following, self.following.outbox.take_gone());
         match self.following.outbox.wait(HEARD_INTERVAL) {
             Due::Ended => return Err(Stop::Ended.into()),
             Due::Copy => {
