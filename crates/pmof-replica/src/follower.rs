@@ -376,8 +376,19 @@ impl<M: FollowerMemory> Follower<M> {
             let added = self.add(&mut set, range.start, &bytes).map_err(PointReadError::Memory)?;
             added.map_err(|TooLong| PointReadError::Damaged)?;
         }
+        self.hear_own_point().map_err(PointReadError::Memory)?;
         self.commit(set, view.point()).map_err(PointReadError::Memory)?;
         Ok(changed_bytes)
+    }
+
+    /// Notes that its writer was at least at the point that the member leaves, which tells what is lost by that.
+    fn hear_own_point(&mut self) -> Result<(), M::Error> {
+        let far = |point: &ConsistencyPoint| (point.opening, point.written_bytes);
+        let heard = self.heard.as_ref();
+        match self.point.clone().filter(|point| heard.is_none_or(|heard| far(heard) < far(point))) {
+            Some(point) => self.hear(&point),
+            None => Ok(()),
+        }
     }
 
     /// Notes how far the writer is, for whoever goes on without it.

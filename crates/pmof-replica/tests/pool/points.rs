@@ -118,6 +118,28 @@ fn points_are_kept_read_and_gone_back_to() {
     check_day(&alone.open().unwrap(), 3);
 }
 
+/// What a member had itself before it went back is lost by a promotion, also where its writer was heard last before it had that.
+#[test]
+fn what_going_back_drops_is_lost_by_a_promotion() {
+    let [mut a, far] = std::array::from_fn(|_| Target::start_fixed());
+    let pool = writing(&a).keep_points(8).asynchronous(far.url("orders")).create(POOL_BYTES).unwrap();
+    wait_following(&pool);
+    for day in 1..=3 {
+        write_day(&pool, day);
+        point(&pool, &format!("day {day}"));
+    }
+    pool.close().unwrap();
+    drop(pool);
+    let alone = options([far.url("orders")]);
+    let newest = alone.points().unwrap().remove(0).points.unwrap().pop().unwrap().point.unix_ms;
+    assert_eq!(alone.roll_back("day 2").unwrap().dropped_bytes(), Some(13_000));
+    assert_eq!(alone.roll_back("day 1").unwrap().dropped_bytes(), Some(13_000));
+    a.stop();
+    let promotion = alone.promote(false).unwrap();
+    assert_eq!(promotion.lost_bytes(), Some(26_000), "{promotion:?}");
+    assert!(promotion.heard.as_ref().unwrap().unix_ms >= newest, "{promotion:?}");
+}
+
 /// A member that went back is brought forward by the next writer, and keeps points all the time.
 #[test]
 fn a_member_that_went_back_follows_again() {

@@ -69,7 +69,7 @@ fn commit<M: FollowerMemory>(follower: &mut Follower<M>, step: &Step) -> Result<
     for (offset, bytes) in &step.writes {
         assert_eq!(follower.add(&mut set, *offset, bytes)?, Ok(()));
     }
-    follower.commit(set, &point_of(0, step.name))
+    follower.commit(set, &point_of(follower.applied().map_or(1, |applied| applied + 1), step.name))
 }
 
 fn commit_all(follower: &mut Follower<OnMedium<'_>>, steps: &[Step]) {
@@ -282,9 +282,11 @@ fn a_rollback_that_is_cut_leaves_the_point_or_what_was_before() {
         drop(follower);
         let initial = image_of(&medium);
         let mut follower = open_with(memory(&medium, Durability::Visible).recorded(), None);
+        assert_eq!(follower.heard(), None);
         let changed_bytes = follower.roll_back(number).unwrap();
         assert!(changed_bytes > 0 && changed_bytes <= DATA_BYTES, "{changed_bytes}");
         assert_eq!(follower.point().map(|point| point.name.as_str()), Some(steps[number as usize - 1].name));
+        assert_eq!(follower.heard().map(|heard| heard.written_bytes), Some(point_of(6, "").written_bytes));
         let (mut was_rolled, sent) = (false, follower.memory().take_sent());
         let cuts = cut_everywhere((&initial, &sent), |medium| {
             let follower = open(medium);
