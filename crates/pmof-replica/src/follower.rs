@@ -33,7 +33,7 @@ mod points;
 mod tests;
 
 pub(crate) use change_set::{ChangeSet, TooLong};
-pub(crate) use points::{AtPoint, Kept, PointReadError, Points, kept_points, points_area_bytes};
+pub(crate) use points::{AtPoint, Kept, PointReadError, Points, is_same, kept_points, points_area_bytes};
 
 const STAGED: u64 = 0;
 const APPLIED: u64 = 8;
@@ -350,7 +350,7 @@ impl<M: FollowerMemory> Follower<M> {
         saved.or_else(|error| self.stop_points(Some(error)))
     }
 
-    /// Keeps the point that the data is at, where it has a name and is not kept.
+    /// Keeps the point that the data is at, where it has a name and is not kept, be it from before the member went back to it.
     fn keep_point(&mut self, point: &ConsistencyPoint) -> Result<(), M::Error> {
         let Some(points) = self.points.as_mut().filter(|_| !point.name.is_empty()) else { return Ok(()) };
         points.keep(&self.memory, point).or_else(|error| self.stop_points(Some(error)))

@@ -80,6 +80,8 @@ struct RollbackReport {
     /// What was written behind the point; null where that is not known.
     dropped_bytes: Option<u64>,
     dropped_ms: Option<u64>,
+    /// Points that the member has no room for any more.
+    dropped_points: Vec<String>,
 }
 
 pub(super) fn list(args: &PointsArgs, connect: ConnectArgs) -> anyhow::Result<()> {
@@ -105,6 +107,7 @@ pub(super) fn roll_back(args: &RollbackArgs, connect: ConnectArgs) -> anyhow::Re
         changed_bytes: rolled.changed_bytes,
         dropped_bytes: rolled.dropped_bytes(),
         dropped_ms: rolled.dropped_time().map(ms),
+        dropped_points: rolled.dropped_points.iter().map(|point| point.name.clone()).collect(),
     };
     let bytes = report.dropped_bytes.map_or_else(|| "an unknown number of".to_owned(), |bytes| bytes.to_string());
     let seconds =
@@ -113,6 +116,9 @@ pub(super) fn roll_back(args: &RollbackArgs, connect: ConnectArgs) -> anyhow::Re
         "pmof: warning: {} went back: {bytes} bytes that were written in the {seconds} behind the point are not there any more",
         report.url
     );
+    if !report.dropped_points.is_empty() {
+        eprintln!("pmof: warning: there was no room to keep all older points: gone are {:?}", report.dropped_points);
+    }
     if args.json {
         return output::print_json(&report);
     }

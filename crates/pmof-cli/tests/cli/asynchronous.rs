@@ -88,6 +88,8 @@ fn points_are_kept_listed_copied_and_gone_back_to() {
         rolled.code == Some(0) && rolled.errors.contains("warning") && rolled.output.contains("put back"),
         "{rolled:?}"
     );
+    let said = pmof(["pool", "points", &far]).done();
+    assert!(said.starts_with(&format!("{far}: 2 kept\n")) && said.contains("\"three\""), "{said}");
     pmof(["pool", "promote", "--force", &far]).done();
     let mut bytes = vec![0; name.len()];
     options(&far).open().unwrap().read(0, &mut bytes).unwrap();

@@ -72,6 +72,12 @@ impl<E> From<E> for PointReadError<E> {
     }
 }
 
+/// Whether two points are the same but for their numbers, which are those of change sets.
+pub(crate) fn is_same(one: &ConsistencyPoint, other: &ConsistencyPoint) -> bool {
+    let of_writer = |point: &ConsistencyPoint| ConsistencyPoint { number: 0, ..point.clone() }.to_bytes();
+    of_writer(one) == of_writer(other)
+}
+
 /// The points that a member keeps.
 pub(crate) fn kept_points<M: FollowerBytes>(memory: &M) -> Result<Kept, M::Error> {
     // First: a writer saves what the data is to lose before it applies more.
@@ -283,8 +289,10 @@ impl Points {
 
     /// Keeps a point that the data is at, unless it is kept, and drops the oldest where there are too many.
     pub(super) fn keep<M: FollowerMemory>(&mut self, memory: &M, point: &ConsistencyPoint) -> Result<(), M::Error> {
-        let is_kept = self.index.points.last().is_some_and(|newest| newest.point.number >= point.number);
-        if is_kept || self.index.head.keep == 0 {
+        let is_newer = self.index.points.last().is_none_or(|newest| newest.point.number < point.number);
+        // One that the member went back to is kept already.
+        let is_kept = || self.index.points.iter().any(|kept| is_same(&kept.point, point));
+        if !is_newer || is_kept() || self.index.head.keep == 0 {
             return Ok(());
         }
         if self.index.points.is_empty() {

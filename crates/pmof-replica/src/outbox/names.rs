@@ -7,6 +7,8 @@ use std::{
 
 use pmof_control::{ConsistencyPoint, KEPT_POINTS_MAX};
 
+use crate::follower::is_same;
+
 /// Counts a pool's writes, so that it can be told whether any came behind a point.
 #[derive(Debug, Default)]
 pub(crate) struct WriteCount {
@@ -120,10 +122,4 @@ fn push<T>(queue: &mut VecDeque<T>, item: T) {
         queue.pop_front();
     }
     queue.push_back(item);
-}
-
-/// Whether two are the same but for the number, which is the member's.
-fn is_same(one: &ConsistencyPoint, other: &ConsistencyPoint) -> bool {
-    let of_writer = |point: &ConsistencyPoint| ConsistencyPoint { number: 0, ..point.clone() }.to_bytes();
-    of_writer(one) == of_writer(other)
 }

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace,
-    follower::{AtPoint, FollowerBytes, Kept, PointReadError, kept_points},
+    follower::{AtPoint, FollowerBytes, Kept, PointNews, PointReadError, kept_points},
     member::{Member, Standing, never_written},
     reach::Reach,
     site::Site,
@@ -48,6 +48,8 @@ pub struct Rollback {
     pub to: ConsistencyPoint,
     /// Bytes of the pages that changed in between.
     pub changed_bytes: u64,
+    /// Points that are kept no more, the oldest: what going back overwrote did not fit in the [space](PoolOptions::points_space) for that.
+    pub dropped_points: Vec<ConsistencyPoint>,
 }
 
 impl Rollback {
@@ -203,7 +205,8 @@ impl PoolOptions {
     /// dropped there**; the result says how much. The pool's members that count are not changed: the next writer that opens the pool brings the member forward again. To go on from the
     /// point, [promote](Self::promote) the member then.
     ///
-    /// It is at the point as a whole, or as it was, whatever dies in the middle. Points that are kept stay, newer ones too: it may go forward to them.
+    /// It is at the point as a whole, or as it was, whatever dies in the middle. Points that are kept stay, newer ones too: it may go
+    /// forward to them. Only where what this overwrites does not fit in the [space](Self::points_space) for that, the oldest are dropped, which the result says.
     ///
     /// # Errors
     /// [`RollbackError`]. Nothing is changed then, or, where the member was lost, it is one or the other.
@@ -222,7 +225,13 @@ impl PoolOptions {
         let from = open.follower.point().cloned();
         let rolled = open.follower.roll_back(wanted.number);
         let changed_bytes = rolled.map_err(|error| of(why_unread(error, point)))?;
-        Ok(Rollback { from, to: wanted, changed_bytes })
+        let is_dropped = |news| match news {
+            PointNews::NoRoom(point) => vec![point],
+            // None is kept any more.
+            PointNews::Stopped(_) => index.points.iter().map(|kept| kept.point.clone()).collect(),
+        };
+        let dropped_points = open.follower.take_news().into_iter().flat_map(is_dropped).collect();
+        Ok(Rollback { from, to: wanted, changed_bytes, dropped_points })
     }
 
     /// Opens an asynchronous member for reading, beside whoever writes it.

@@ -109,6 +109,12 @@ fn points_are_kept_read_and_gone_back_to() {
     drop((pool, two));
     let rolled = alone.roll_back("day 3").unwrap();
     assert_eq!((rolled.to.name.as_str(), rolled.dropped_bytes()), ("day 3", None));
+    assert_eq!(kept(&reading), ["day 2", "day 3", "day 4"], "it pushes none out");
+    // Further back, and forward again.
+    alone.roll_back("day 2").unwrap();
+    alone.roll_back("day 4").unwrap();
+    assert!(alone.roll_back("day 3").unwrap().dropped_points.is_empty());
+    assert_eq!(kept(&reading), ["day 2", "day 3", "day 4"]);
     assert!((10_000..100_000).contains(&rolled.changed_bytes), "{rolled:?}");
     check_day(&reading.open_at_point("day 4").unwrap(), 4);
     check_day(&reading.open_at_point("day 3").unwrap(), 3);
