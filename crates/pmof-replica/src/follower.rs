@@ -33,7 +33,9 @@ mod points;
 mod tests;
 
 pub(crate) use change_set::{ChangeSet, TooLong};
-pub(crate) use points::{AtPoint, Kept, PointReadError, Points, is_same, kept_points, points_area_bytes};
+pub(crate) use points::{
+    AtPoint, Kept, PointReadError, Points, RollBackError, is_same, kept_points, points_area_bytes,
+};
 
 const STAGED: u64 = 0;
 const APPLIED: u64 = 8;
@@ -156,9 +158,20 @@ impl Seen {
         Self { is_of_other_time, ..self }
     }
 
-    /// The point of the last change set that was applied, and how far the writer was when it was heard last.
-    pub(crate) fn into_points(self) -> (Option<ConsistencyPoint>, Option<ConsistencyPoint>) {
-        (self.point(self.applied).filter(|_| !self.is_of_other_time).cloned(), self.heard)
+    /// The point of the last change set that was applied.
+    pub(crate) fn applied_point(&self) -> Option<&ConsistencyPoint> {
+        self.point(self.applied).filter(|_| !self.is_of_other_time)
+    }
+
+    /// The point of a change set that is staged and not applied yet: whoever opens the member next has it be there.
+    pub(crate) fn staged_point(&self) -> Option<&ConsistencyPoint> {
+        let is_staged = self.staged == self.applied.wrapping_add(1) && !self.is_of_other_time;
+        self.point(self.staged).filter(|_| is_staged)
+    }
+
+    /// How far the writer was when it was heard last.
+    pub(crate) fn heard(&self) -> Option<&ConsistencyPoint> {
+        self.heard.as_ref()
     }
 
     fn point(&self, number: u64) -> Option<&ConsistencyPoint> {
@@ -296,15 +309,35 @@ impl<M: FollowerMemory> Follower<M> {
     /// Has the member be at the point that a change set leads to: stages it durably, and applies it. The number of `point` is that of the change set, whatever
     /// it was.
     pub(crate) fn commit(&mut self, mut set: ChangeSet, point: &ConsistencyPoint) -> Result<(), M::Error> {
+        let staged = self.stage(&mut set, point)?;
+        self.apply_staged(&set, staged)
+    }
+
+    /// Writes a change set and its point to the staging area, durably. It does not count yet.
+    fn stage(
+        &mut self,
+        set: &mut ChangeSet,
+        point: &ConsistencyPoint,
+    ) -> Result<(ChangeSetHeader, ConsistencyPoint), M::Error> {
         let point = self.numbered(point);
         let number = point.number;
         if !self.is_at_point() {
             self.memory.flush_data()?;
         }
-        let header = ChangeSetHeader { number, body_bytes: set.body_bytes(), body_crc: self.finish(&mut set)? };
+        let header = ChangeSetHeader { number, body_bytes: set.body_bytes(), body_crc: self.finish(set)? };
         self.memory.write_staging(FRAME, &header.to_bytes())?;
         self.memory.write_staging(point_at(POINTS, number), &point.to_bytes())?;
         self.memory.flush_staging()?;
+        Ok((header, point))
+    }
+
+    /// Has the member be at the point of what was staged. From its first step on whoever opens the member does that, if this does not.
+    fn apply_staged(
+        &mut self,
+        set: &ChangeSet,
+        (header, point): (ChangeSetHeader, ConsistencyPoint),
+    ) -> Result<(), M::Error> {
+        let number = point.number;
         self.set(STAGED, number)?;
         self.save_old(header, set.kept())?;
         self.apply(header, set.kept())?;
@@ -366,7 +399,7 @@ impl<M: FollowerMemory> Follower<M> {
 
     /// Has the data be as it was at a point that is kept, as one change set, whose point has the name of that one. Nothing is changed where what is kept is not whole.
     /// Returns the bytes of the pages that changed.
-    pub(crate) fn roll_back(&mut self, number: u64) -> Result<u64, PointReadError<M::Error>> {
+    pub(crate) fn roll_back(&mut self, number: u64) -> Result<u64, RollBackError<M::Error>> {
         let view = AtPoint::open(&self.memory, self.data_bytes, number)?;
         let (mut set, mut bytes, mut changed_bytes) = (ChangeSet::new(), Vec::new(), 0);
         for range in view.changed() {
@@ -377,7 +410,8 @@ impl<M: FollowerMemory> Follower<M> {
             added.map_err(|TooLong| PointReadError::Damaged)?;
         }
         self.hear_own_point().map_err(PointReadError::Memory)?;
-        self.commit(set, view.point()).map_err(PointReadError::Memory)?;
+        let staged = self.stage(&mut set, view.point()).map_err(PointReadError::Memory)?;
+        self.apply_staged(&set, staged).map_err(RollBackError::Interrupted)?;
         Ok(changed_bytes)
     }
 

@@ -29,7 +29,8 @@ pub(super) struct PointsArgs {
 /// Have an asynchronous member of a closed pool go back to a consistency point that it keeps
 ///
 /// What was written behind the point is dropped on that member, and no other is changed: the next program that opens the pool brings this one forward again. To go on from
-/// the point, run `pmof pool promote` next. An interruption leaves the member as it was, or at the point.
+/// the point, run `pmof pool promote` next. An interruption leaves the member as it was, or at the point, which it then is when it is opened next, by a promotion, too:
+/// `pmof pool status` tells.
 #[derive(Debug, clap::Args)]
 pub(super) struct RollbackArgs {
     /// The asynchronous member: `tcp://HOST:PORT/POOL` and the like
@@ -93,11 +94,15 @@ pub(super) fn list(args: &PointsArgs, connect: ConnectArgs) -> anyhow::Result<()
 
 pub(super) fn roll_back(args: &RollbackArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let options = connect.pools().replica(args.url.to_string()).require(args.durability.durability());
-    let rolled = options.roll_back(&args.point).map_err(|error| match error {
-        RollbackError::Pool(error) => with_mend(error),
-        error => error.into(),
-    });
-    let rolled = rolled.context("nothing was rolled back")?;
+    let rolled = options.roll_back(&args.point).map_err(|error| {
+        let nothing = "nothing was rolled back";
+        match error {
+            RollbackError::Pool(error) => with_mend(error).context(nothing),
+            error @ RollbackError::Interrupted { .. } => anyhow::Error::from(error)
+                .context("the rollback was interrupted; when the member answers, `pmof pool status` tells, and the same command goes on"),
+            error => anyhow::Error::from(error).context(nothing),
+        }
+    })?;
     let ms = |time: Duration| time.as_millis() as u64;
     let report = RollbackReport {
         url: args.url.to_string(),

@@ -77,6 +77,8 @@ struct MemberReport {
     /// Of an asynchronous member: where it is, and how far its writer was when it was heard last.
     point: Option<PointReport>,
     heard: Option<PointReport>,
+    /// The point that it will be at when it is opened next.
+    staged: Option<PointReport>,
 }
 
 #[derive(Debug, Serialize)]
@@ -209,16 +211,23 @@ impl std::fmt::Display for ForcedReport {
 }
 
 /// Where an asynchronous member is, and how far its writer was beyond that.
-fn point_of(point: Option<&ConsistencyPoint>, heard: Option<&ConsistencyPoint>) -> String {
+fn point_of(
+    point: Option<&ConsistencyPoint>,
+    heard: Option<&ConsistencyPoint>,
+    staged: Option<&ConsistencyPoint>,
+) -> String {
     let Some(point) = point else { return "at no consistency point yet".to_owned() };
-    let name = if point.name.is_empty() { String::new() } else { format!(" {:?}", point.name) };
+    let named = |ConsistencyPoint { number, name, .. }: &ConsistencyPoint| {
+        if name.is_empty() { number.to_string() } else { format!("{number} {name:?}") }
+    };
     let lag = heard.map(|heard| {
         let ms = heard.unix_ms.saturating_sub(point.unix_ms);
         let bytes = (heard.opening == point.opening).then(|| heard.written_bytes.saturating_sub(point.written_bytes));
         let bytes = bytes.map_or_else(|| "an unknown number of".to_owned(), |bytes| bytes.to_string());
         format!("; lagged {bytes} bytes, {:.1} s, when its writer was heard last", ms as f64 / 1000.0)
     });
-    format!("at consistency point {}{name}{}", point.number, lag.unwrap_or_default())
+    let staged = staged.map(|staged| format!("; is at consistency point {} when it is opened next", named(staged)));
+    format!("at consistency point {}{}{}", named(point), lag.unwrap_or_default(), staged.unwrap_or_default())
 }
 
 impl PointReport {
@@ -240,16 +249,16 @@ impl MemberReport {
             MemberState::Spare => ("spare", None),
             MemberState::Lost(why) => ("lost", words(why)),
             MemberState::Asynchronous { lost: Some(why), .. } => ("async", words(why)),
-            MemberState::Asynchronous { point, heard, .. } => {
-                ("async", Some(point_of(point.as_deref(), heard.as_deref())))
+            MemberState::Asynchronous { point, heard, staged, .. } => {
+                ("async", Some(point_of(point.as_deref(), heard.as_deref(), staged.as_deref())))
             }
             MemberState::Unnamed => ("unnamed", Some("it was not looked for; name its address".to_owned())),
             _ => ("unknown", None),
         };
         let info = member.info.as_ref();
-        let (point, heard) = match &member.state {
-            MemberState::Asynchronous { point, heard, .. } => (point.as_ref(), heard.as_ref()),
-            _ => (None, None),
+        let [point, heard, staged] = match &member.state {
+            MemberState::Asynchronous { point, heard, staged, .. } => [point.as_ref(), heard.as_ref(), staged.as_ref()],
+            _ => [None; 3],
         };
         Self {
             index: member.index,
@@ -263,6 +272,7 @@ impl MemberReport {
             mark: info.map(|info| info.state.mark),
             point: point.map(|point| PointReport::new(point)),
             heard: heard.map(|heard| PointReport::new(heard)),
+            staged: staged.map(|staged| PointReport::new(staged)),
         }
     }
 }

@@ -72,6 +72,21 @@ impl<E> From<E> for PointReadError<E> {
     }
 }
 
+/// Why a member did not go back to a point.
+#[derive(Debug)]
+pub(crate) enum RollBackError<E> {
+    /// It is where it was.
+    Unread(PointReadError<E>),
+    /// It may be at the point, or be there when it is opened next.
+    Interrupted(E),
+}
+
+impl<E> From<PointReadError<E>> for RollBackError<E> {
+    fn from(error: PointReadError<E>) -> Self {
+        Self::Unread(error)
+    }
+}
+
 /// Whether two points are the same but for their numbers, which are those of change sets.
 pub(crate) fn is_same(one: &ConsistencyPoint, other: &ConsistencyPoint) -> bool {
     let of_writer = |point: &ConsistencyPoint| ConsistencyPoint { number: 0, ..point.clone() }.to_bytes();

@@ -21,12 +21,25 @@ pub(super) struct OnMedium<'m> {
     mark: Cell<u64>,
     /// Data was written and not flushed. All is one medium here, which a flush of the staging area flushes as well; the pools of a member are not.
     is_data_unflushed: Cell<bool>,
+    /// Steps until the connection is lost.
+    left: Cell<u32>,
 }
 
 impl<'m> OnMedium<'m> {
     pub(super) fn new(medium: &'m dyn Medium, level: Durability, data_bytes: u64, staging_bytes: u64) -> Self {
         let (sent, mark, is_data_unflushed) = (RefCell::default(), Cell::new(0), Cell::new(false));
-        Self { medium, level, data_bytes, staging_bytes, sent, mark, is_data_unflushed }
+        Self { medium, level, data_bytes, staging_bytes, sent, mark, is_data_unflushed, left: Cell::new(u32::MAX) }
+    }
+
+    /// The connection is lost after so many more steps.
+    pub(super) fn lose_after(&self, steps: u32) {
+        self.left.set(steps);
+    }
+
+    fn step(&self) -> Result<(), MemError> {
+        let left = self.left.get().checked_sub(1).ok_or(MemError::Misaligned { offset: 0 })?;
+        self.left.set(left);
+        Ok(())
     }
 
     /// The same, with a record of what is sent from now on.
@@ -49,12 +62,14 @@ impl<'m> OnMedium<'m> {
     }
 
     fn write(&self, at: u64, bytes: &[u8]) -> Result<(), MemError> {
+        self.step()?;
         self.note(|| Sent::Bytes(at, bytes.to_vec()));
         self.medium.store(at, bytes)?;
         self.medium.write_back(at, bytes.len() as u64)
     }
 
     fn flush(&self, range: Range<u64>) -> Result<(), MemError> {
+        self.step()?;
         self.medium.flush(self.level, range.start, range.end - range.start).map(|promise| assert!(promise.is_some()))
     }
 }
@@ -90,6 +105,7 @@ impl FollowerMemory for OnMedium<'_> {
 
     fn set_staging(&self, offset: u64, number: u64) -> Result<(), MemError> {
         assert!(!self.is_data_unflushed.get(), "a number tells of data that may be lost");
+        self.step()?;
         let at = self.data_bytes + offset;
         self.note(|| Sent::Number(at, number));
         self.medium.atomic_store(at, number)?;
@@ -266,7 +282,7 @@ fn data_and_staging_area_of_different_times_are_at_no_point() {
         let follower = Follower::open(memory, SMALL_BYTES - DATA.end, DATA.end, NO_POINTS).unwrap();
         let is_whole = data == staging;
         assert_eq!((follower.applied().is_some(), follower.point().is_some()), (is_whole, is_whole));
-        assert_eq!(seen(follower.memory()).unwrap().into_points().0.is_some(), is_whole);
+        assert_eq!(seen(follower.memory()).unwrap().applied_point().is_some(), is_whole);
     }
 }
 

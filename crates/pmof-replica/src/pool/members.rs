@@ -14,7 +14,7 @@ use super::{
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace, TargetUrl,
     electorate::{Electorate, Word},
-    follower::{Seen, seen},
+    follower::seen,
     lineage::{Agreement, Apart, Found, agree, quorum, votes_needed},
     peers::Peers,
     reach::Reach,
@@ -43,6 +43,9 @@ pub enum MemberState {
         point: Option<Box<ConsistencyPoint>>,
         /// How far its writer was when it heard of it last.
         heard: Option<Box<ConsistencyPoint>>,
+        /// The point that it will be at when it is opened next, by a writer, a [promotion](crate::PoolOptions::promote) or a [rollback](crate::PoolOptions::roll_back): what leads there was being
+        /// applied. It is so for moments while a writer has the pool; else that was interrupted.
+        staged: Option<Box<ConsistencyPoint>>,
         /// It was not found, or not looked for where the error is `None` and so is the point.
         lost: Option<Arc<ReplicaError>>,
     },
@@ -157,11 +160,13 @@ pub(super) fn may_be_asked(url: &PoolUrl, named: &[Arc<PoolUrl>]) -> bool {
 
 /// What the staging area of an asynchronous member says.
 fn look_at(reach: &Reach, url: &PoolUrl) -> MemberState {
-    match Reading::without_points(reach, url).and_then(|reading| seen(&reading)).map(Seen::into_points) {
-        Ok((point, heard)) => {
-            MemberState::Asynchronous { point: point.map(Box::new), heard: heard.map(Box::new), lost: None }
+    match Reading::without_points(reach, url).and_then(|reading| seen(&reading)) {
+        Ok(seen) => {
+            let [point, heard, staged] =
+                [seen.applied_point(), seen.heard(), seen.staged_point()].map(|point| point.cloned().map(Box::new));
+            MemberState::Asynchronous { point, heard, staged, lost: None }
         }
-        Err(why) => MemberState::Asynchronous { point: None, heard: None, lost: Some(why) },
+        Err(why) => MemberState::Asynchronous { point: None, heard: None, staged: None, lost: Some(why) },
     }
 }
 
@@ -273,7 +278,7 @@ fn judge(answers: Vec<Answer>) -> Result<PoolMembers, PoolError> {
         }
         if let Some(why) = &foreign[at] {
             if matches!(**why, ReplicaError::Asynchronous { .. }) {
-                return MemberState::Asynchronous { point: None, heard: None, lost: None };
+                return MemberState::Asynchronous { point: None, heard: None, staged: None, lost: None };
             }
             return MemberState::Foreign(Arc::clone(why));
         }
@@ -360,7 +365,7 @@ fn members(answers: Vec<Answer>, states: Vec<MemberState>, roster: &Roster) -> V
             let replica = member.url.parse().ok().map(|url| Arc::new(ReplicaPlace::Pool(url)));
             let state = match member.role {
                 Role::Data | Role::Witness => MemberState::Unnamed,
-                Role::Asynchronous => MemberState::Asynchronous { point: None, heard: None, lost: None },
+                Role::Asynchronous => MemberState::Asynchronous { point: None, heard: None, staged: None, lost: None },
                 Role::Spare => MemberState::Spare,
             };
             let (index, domain, is_witness) = (Some(member.index), member.domain.clone(), member.role == Role::Witness);

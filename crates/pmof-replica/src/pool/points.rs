@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace,
-    follower::{AtPoint, FollowerBytes, Kept, PointNews, PointReadError, kept_points},
+    follower::{AtPoint, FollowerBytes, Kept, PointNews, PointReadError, RollBackError, kept_points},
     member::{Member, Standing, never_written},
     reach::Reach,
     site::Site,
@@ -65,7 +65,7 @@ impl Rollback {
     }
 }
 
-/// Why an asynchronous member did not go back to a point. It is as it was.
+/// Why an asynchronous member did not go back to a point. It is as it was, unless this was [interrupted](Self::Interrupted).
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RollbackError {
@@ -89,6 +89,19 @@ pub enum RollbackError {
     Written {
         /// Who.
         writer: String,
+    },
+    /// The member was lost in the middle. It is as it was, or at the point, or will be at the point when it is opened next: by a writer, a promotion or another rollback.
+    #[error(
+        "it is not known whether {replica:#} goes back to consistency point {}, {:?}: it may be there already, or will be when it is opened next",
+        .to.number, .to.name
+    )]
+    Interrupted {
+        /// The member.
+        replica: Arc<ReplicaPlace>,
+        /// The point.
+        to: Box<ConsistencyPoint>,
+        /// What failed.
+        source: Arc<ReplicaError>,
     },
 }
 
@@ -205,11 +218,11 @@ impl PoolOptions {
     /// dropped there**; the result says how much. The pool's members that count are not changed: the next writer that opens the pool brings the member forward again. To go on from the
     /// point, [promote](Self::promote) the member then.
     ///
-    /// It is at the point as a whole, or as it was, whatever dies in the middle. Points that are kept stay, newer ones too: it may go
+    /// It is at the point as a whole, or as it was, whatever dies in the middle: what was interrupted is done when the member is opened next. Points that are kept stay, newer ones too: it may go
     /// forward to them. Only where what this overwrites does not fit in the [space](Self::points_space) for that, the oldest are dropped, which the result says.
     ///
     /// # Errors
-    /// [`RollbackError`]. Nothing is changed then, or, where the member was lost, it is one or the other.
+    /// [`RollbackError`]. Nothing is changed then, unless it is [`Interrupted`](RollbackError::Interrupted).
     pub fn roll_back(&self, point: &str) -> Result<Rollback, RollbackError> {
         let urls = self.urls()?;
         let [url] = &urls[..] else { return Err(RollbackError::NotOne { named: urls.len() }) };
@@ -223,8 +236,12 @@ impl PoolOptions {
         let index = index_of(open.follower.memory()).map_err(of)?;
         let wanted = find(&index, point).ok_or_else(|| of(no_point(point)))?.point.clone();
         let from = open.follower.point().cloned();
-        let rolled = open.follower.roll_back(wanted.number);
-        let changed_bytes = rolled.map_err(|error| of(why_unread(error, point)))?;
+        let changed_bytes = open.follower.roll_back(wanted.number).map_err(|error| match error {
+            RollBackError::Unread(error) => of(why_unread(error, point)).into(),
+            RollBackError::Interrupted(source) => {
+                RollbackError::Interrupted { replica: place(url), to: Box::new(wanted.clone()), source }
+            }
+        })?;
         let is_dropped = |news| match news {
             PointNews::NoRoom(point) => vec![point],
             // None is kept any more.

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pmof_replica::{AsynchronousState, Event, Pool, PoolError, PoolOptions, ReplicaError, RollbackError};
+use pmof_replica::{AsynchronousState, Event, MemberState, Pool, PoolError, PoolOptions, ReplicaError, RollbackError};
 
 use crate::support::*;
 
@@ -144,6 +144,41 @@ fn what_going_back_drops_is_lost_by_a_promotion() {
     let promotion = alone.promote(false).unwrap();
     assert_eq!(promotion.lost_bytes(), Some(26_000), "{promotion:?}");
     assert!(promotion.heard.as_ref().unwrap().unix_ms >= newest, "{promotion:?}");
+}
+
+/// What leads to a point and was not applied to the end is shown as staged, and applied by whoever opens the member.
+#[test]
+fn a_rollback_that_was_interrupted_is_shown_and_done_by_a_promotion() {
+    let [mut a, far] = std::array::from_fn(|_| Target::start_fixed());
+    let pool = writing(&a).keep_points(8).asynchronous(far.url("orders")).create(POOL_BYTES).unwrap();
+    wait_following(&pool);
+    for day in 1..=2 {
+        write_day(&pool, day);
+        point(&pool, &format!("day {day}"));
+    }
+    pool.close().unwrap();
+    drop(pool);
+    let alone = options([far.url("orders")]);
+    let staged = || {
+        let members = alone.members().unwrap().members;
+        let staged = members.into_iter().find_map(|member| match member.state {
+            MemberState::Asynchronous { staged, .. } => Some(staged),
+            _ => None,
+        });
+        staged.unwrap().map(|point| point.name)
+    };
+    assert_eq!(staged(), None);
+    alone.roll_back("day 1").unwrap();
+    assert_eq!(staged(), None);
+    // Back to before its last step.
+    let file = OpenOptions::new().read(true).write(true).open(far.root.path().join("orders.changes")).unwrap();
+    let (mut applied, at) = ([0; 8], 65_536 + 8);
+    file.read_exact_at(&mut applied, at).unwrap();
+    file.write_all_at(&(u64::from_le_bytes(applied) - 1).to_le_bytes(), at).unwrap();
+    assert_eq!(staged().as_deref(), Some("day 1"));
+    a.stop();
+    assert_eq!(alone.promote(false).unwrap().point.unwrap().name, "day 1");
+    check_day(&alone.open().unwrap(), 1);
 }
 
 /// A member that went back is brought forward by the next writer, and keeps points all the time.

@@ -314,6 +314,39 @@ fn a_rollback_that_is_cut_leaves_the_point_or_what_was_before() {
     }
 }
 
+/// A member that is lost before what is staged counts is where it was; behind that it may be either, which the error tells.
+#[test]
+fn a_rollback_that_is_interrupted_says_whether_it_may_be_done() {
+    let steps = steps();
+    let (mut unread, mut interrupted) = (0, 0);
+    for lost_after in 0.. {
+        let medium = Memory::anonymous(len_bytes(LARGE_LOG)).unwrap();
+        let mut follower = open_with(memory(&medium, Durability::Visible), Some(3));
+        commit_all(&mut follower, &steps);
+        drop(follower);
+        let mut follower = open(&medium);
+        follower.memory().lose_after(lost_after);
+        let rolled = follower.roll_back(4);
+        drop(follower);
+        let seen = seen(&memory(&medium, Durability::Visible)).unwrap();
+        let is_staged = seen.staged_point().is_some_and(|point| point.name == "two");
+        let is_done = seen.applied_point().is_some_and(|point| point.name == "two");
+        match rolled {
+            Ok(_) => break,
+            Err(RollBackError::Unread(_)) => {
+                assert!(!is_staged && !is_done, "{lost_after}");
+                unread += 1;
+            }
+            Err(RollBackError::Interrupted(_)) => {
+                // Nobody knows whether the first of these steps was done.
+                assert!(is_staged || is_done || interrupted == 0, "{lost_after}");
+                interrupted += 1;
+            }
+        }
+    }
+    assert!(unread > 3 && interrupted > 3, "{unread}, {interrupted}");
+}
+
 /// A log without room drops the oldest points, and never more than it must; the data goes on.
 #[test]
 fn points_without_room_are_dropped_and_told() {
@@ -367,6 +400,7 @@ fn a_damaged_points_area_is_noticed_and_the_data_untouched() {
         let before = image_of(&medium);
         let mut follower = open(&medium);
         if let Err(error) = follower.roll_back(4) {
+            let RollBackError::Unread(error) = error else { panic!("{error:?}") };
             assert!(matches!(error, PointReadError::Damaged | PointReadError::Gone), "{error:?}");
             assert_eq!(follower.applied(), Some(6));
             assert!(data_of(&medium) == before[..DATA_BYTES as usize]);
