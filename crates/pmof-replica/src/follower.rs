@@ -118,6 +118,8 @@ pub(crate) struct Follower<M: FollowerBytes> {
     heard: Option<ConsistencyPoint>,
     /// The mark that the data was told.
     mark: u64,
+    /// The mark that the data may have.
+    telling: u64,
     /// Points to go back to, where it keeps any.
     points: Option<Points>,
     news: Vec<PointNews<M::Error>>,
@@ -200,6 +202,7 @@ impl<M: FollowerMemory> Follower<M> {
             heard: seen.heard.clone(),
             // Of another time it is told anew.
             mark: seen.marks.filter(|_| !seen.is_of_other_time).map_or(0, |[told, _]| told),
+            telling: seen.marks.filter(|_| !seen.is_of_other_time).map_or(0, |[_, telling]| telling),
             points: None,
             news: Vec::new(),
         };
@@ -351,6 +354,8 @@ impl<M: FollowerMemory> Follower<M> {
         if mark <= self.mark {
             return Ok(());
         }
+        // A writer before may have died before any other member had the mark that it told the data.
+        let mark = mark.max(self.telling);
         self.set(TELLING, mark)?;
         self.memory.mark_data(mark)?;
         // Durable with whatever comes next: until then the one before is taken, too.

@@ -308,6 +308,21 @@ fn a_writer_that_dies_while_it_tells_a_mark_leaves_the_point() {
     assert!(!point_with(9, 6, 7) && !point_with(9, 10, 7) && !point_with(9, 7, 9));
 }
 
+/// A writer that dies may have told the data a mark that no other member has: the next one's is lower, and the member stays at its point.
+#[test]
+fn a_lower_mark_of_the_next_writer_leaves_the_point() {
+    let medium = Memory::anonymous(SMALL_BYTES).unwrap();
+    let mut follower = open(&medium, Durability::Visible);
+    Sets::new(1, 3, 64).commit(&mut follower, 1).unwrap();
+    medium.atomic_store(DATA.end + TELLING, 9).unwrap();
+    medium.atomic_store(DATA.end + TOLD, 7).unwrap();
+    let memory = memory(&medium, Durability::Visible);
+    memory.mark.set(9);
+    let mut follower = Follower::open(memory, SMALL_BYTES - DATA.end, DATA.end, NO_POINTS).unwrap();
+    follower.date_copies(8).unwrap();
+    assert!(seen(follower.memory()).unwrap().applied_point().is_some());
+}
+
 const SMALL_BYTES: u64 = DATA.end + BODY + 400;
 
 /// The writer dies behind each byte that it sends: the member opens at a prefix, which it names, and never at an older one than before. `PMOF_STREAM_BYTES` makes it a longer stream.
