@@ -13,6 +13,7 @@ mod intent;
 mod lineage;
 mod list;
 mod member;
+mod membership;
 mod older_pages;
 mod outbox;
 mod pages;

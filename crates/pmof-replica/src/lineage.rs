@@ -174,6 +174,13 @@ impl Apart {
     }
 }
 
+/// Whether a replica of the pool has never had anything that was acknowledged, as far as it remembers: it was made for nothing.
+pub(crate) fn was_never_in_sync(index: u16, state: &PoolState) -> bool {
+    let is_blank = state.opening == 1 && state.mark == 0 && !state.is_behind;
+    let epochs = std::iter::once(&state.epoch).chain(&state.ancestors);
+    (is_blank && state.ancestors.is_empty()) || { epochs }.all(|epoch| !epoch.has(index))
+}
+
 /// Which of the replicas found belong together, and which have to catch up. An error where nothing says which of them count: each that does
 /// not belong to the others, by its position, and why. `made`: members that the pool has.
 pub(crate) fn agree(found: &[Found<'_>], made: u16) -> Result<Agreement, Vec<(usize, Apart)>> {

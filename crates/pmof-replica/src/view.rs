@@ -71,6 +71,9 @@ pub(crate) struct View {
     in_force: Positions,
     /// The same while a quorum knows that epoch durably, else none: it may be in force for some members, and nothing is acknowledged under it.
     current: Positions,
+    /// The same, also while an epoch is announced in which others take part, too: should one of those be lost, then what the others acknowledged without it would be
+    /// none of that epoch's, which goes on to be confirmed.
+    durable: Positions,
     /// Members that have been equal since the pool was opened; none while the opening makes them so.
     equal: Positions,
     /// Members that the opening relies on until its epoch is in force, where a quorum is no majority: another opening may have taken one of
@@ -159,9 +162,24 @@ impl View {
         let announced = indexes.iter().enumerate().filter(|(_, index)| is_announced(index));
         let relied_on = announced.fold(in_use, |all, (position, _)| all | 1 << position);
         let needed = if rule.is_majority() { 0 } else { relied_on };
-        let (in_force, current, equal, other) = (in_use, in_use, 0, None);
-        let (overruled, own) = (Vec::new(), Vec::new());
-        Self { rule, other, indexes, base, mark, in_force, current, equal, needed, left_at, marked, overruled, own }
+        let (in_force, current, durable) = (in_use, in_use, in_use);
+        let (equal, other, overruled, own) = (0, None, Vec::new(), Vec::new());
+        Self {
+            rule,
+            other,
+            indexes,
+            base,
+            mark,
+            in_force,
+            current,
+            durable,
+            equal,
+            needed,
+            left_at,
+            marked,
+            overruled,
+            own,
+        }
     }
 
     /// One more place, of a member that may come.
@@ -225,6 +243,9 @@ impl View {
         match std::mem::take(change) {
             Change::Named(id) => named = Some(id),
             Change::Announced(announced) if connected == announced.connected => {
+                if announced.in_use & !self.durable != 0 {
+                    self.current = 0;
+                }
                 *change = Change::Confirmed(announced);
                 let confirm = Request::Confirm { epoch: announced.epoch.id };
                 return Step::TellAll(Box::new((confirm, Reply::Confirmed)));
@@ -235,9 +256,9 @@ impl View {
                     self.equal = announced.in_use;
                 }
                 self.base = Base::after(announced.epoch, announced.opening, &self.base.ancestors);
-                (self.in_force, self.current) = (announced.in_use, 0);
+                (self.in_force, self.current, self.durable) = (announced.in_use, 0, 0);
                 if connected == announced.connected {
-                    (self.current, self.needed) = (announced.in_use, 0);
+                    (self.current, self.durable, self.needed) = (announced.in_use, announced.in_use, 0);
                     // Those that know of this epoch are enough for the others never to be in force, which the next one says.
                     if !self.name_overruled() {
                         return Step::Done(true);
@@ -247,8 +268,10 @@ impl View {
             Change::Idle | Change::Announced(_) => {}
         }
         if !self.may_go_on_with(connected, in_use) {
+            self.current = self.durable;
             return Step::Done(false);
         }
+        self.current = if in_use & !self.durable == 0 { self.durable } else { 0 };
         let indexes = self.indexes.iter().enumerate().filter(|(position, _)| in_use & (1 << position) != 0);
         let epoch = Epoch::new(indexes.filter_map(|(_, index)| *index));
         let epoch = Epoch { id: named.unwrap_or(epoch.id), ..epoch };
@@ -259,6 +282,15 @@ impl View {
         let ancestors = self.base.ancestors.clone();
         *change = Change::Announced(Announced { epoch, opening, connected, in_use });
         Step::TellAll(Box::new((Request::Begin { opening, epoch, ancestors }, Reply::Begun)))
+    }
+
+    /// The first step of a change to an epoch in which a member takes part that is about to join, and is not in sync yet: until the next one everything is acknowledged
+    /// under the epoch before.
+    pub(crate) fn announce(&mut self, change: &mut Change, connected: Positions, in_use: Positions) -> Step {
+        let current = self.current;
+        let step = self.step(change, connected, in_use);
+        self.current = current;
+        step
     }
 
     /// Whether so many members can know of an epoch.

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::{
     Open, Pool, Shared,
     domains::number_domains,
-    epochs::{Changed, Epochs, Planned},
+    epochs::Epochs,
     events::Event,
     intents::Found,
     opened::{Checked, check_opened, check_size, place},
@@ -22,7 +22,9 @@ use super::{
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace,
     intent::Intent,
-    member::{AbsentMember, Member, Standing, replica_error},
+    lineage::was_never_in_sync,
+    member::{AbsentMember, Member, Standing, UNKNOWN_SUCCESSOR, replica_error},
+    membership::{Changed, Planned},
     pages::PageMap,
     roster::{free_index, named},
     site::Site,
@@ -227,7 +229,7 @@ impl Changer<'_> {
         let position = self.admit(&made).inspect_err(|_| undo_creation(url, &made.site))?;
         let index = made.of_roster.index;
         // It knows that it is behind before it is a member: what it was made with would pass for another line of the pool.
-        if !self.epochs.introduce(position, (index, Some(&made.state)), &made.member) {
+        if !self.epochs.introduce(position, (index, None, Some(&made.state)), &made.member) {
             let lost = made.member.standing().failure().map(Arc::clone);
             let source = lost.unwrap_or_else(|| Arc::new(ReplicaError::Behind));
             undo_creation(url, &made.site);
@@ -346,6 +348,11 @@ impl Changer<'_> {
         }
         if info.open_by.is_some() || !was_never_in_sync(header.replica_index, &info.state) {
             return Err(ChangeError::Leftover { replica });
+        }
+        // A writer after this one may have made a member of it, which nobody has open now.
+        if self.epochs.lock().view().is_superseded_by(&info.state) {
+            self.shared.hold()?.fence(UNKNOWN_SUCCESSOR);
+            return Err(not_made(ReplicaError::Fenced { successor: UNKNOWN_SUCCESSOR.to_owned() }));
         }
         site.ask(&Request::Remove { name }).map(drop).map_err(not_made)
     }
@@ -473,13 +480,6 @@ fn meant<'r>(roster: &'r Roster, wanted: &str) -> Result<&'r RosterMember, Chang
         ChangeError::NotAMember { wanted: wanted.to_owned(), members: roster.members.iter().map(member).collect() }
     };
     named(roster, wanted).ok_or_else(not_found)
-}
-
-/// Whether a replica of the pool has never had anything that was acknowledged, as far as it remembers: it was made for nothing.
-fn was_never_in_sync(index: u16, state: &PoolState) -> bool {
-    let is_blank = state.opening == 1 && state.mark == 0 && !state.is_behind;
-    let epochs = std::iter::once(&state.epoch).chain(&state.ancestors);
-    (is_blank && state.ancestors.is_empty()) || { epochs }.all(|epoch| !epoch.has(index))
 }
 
 type CatchingUp = Vec<(usize, Arc<crate::catch_up::CatchUp>)>;

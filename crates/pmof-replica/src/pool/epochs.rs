@@ -11,11 +11,13 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use pmof_control::{OpenFor, PoolState, Reply, Request, Role, Roster, RosterMember};
 use rustix::time::{ClockId, clock_gettime};
+use uuid::Uuid;
 
 use crate::{
     ReplicaError,
     lineage::Base,
     member::{Asking, Control, Member, Standing},
+    membership::Membership,
     view::{Change, Introduction, Positions, Rule, Step, View},
 };
 
@@ -26,7 +28,7 @@ use super::{
 
 mod change;
 
-pub(super) use change::{Changed, Planned, give_roster};
+pub(super) use change::give_roster;
 
 /// How long a mark is kept while the pool is written: a copy of a replica's file that is older by more is told from the replica.
 const MARK_INTERVAL: Duration = Duration::from_secs(1);
@@ -61,14 +63,9 @@ pub(super) struct State {
     /// All members of the pool as it is now, those that are out of use too.
     members: Vec<Arc<dyn Member>>,
     view: View,
-    /// The pool's members, and the change of them that may be under way, as those that are connected keep it. `None`: no target keeps one.
-    roster: Option<Roster>,
-    /// Members that keep that roster, or never will, by their positions.
-    kept: Positions,
+    membership: Membership,
     /// Members that have no data, where no roster tells.
     witness_count: usize,
-    /// Members that a change under way leaves out, while they have all that the others have.
-    leaving: Positions,
     /// Epochs that were announced, and members that were introduced: each undoes an announcement before it.
     changes: u64,
     terms: AckTerms,
@@ -92,10 +89,8 @@ impl Epochs {
         let state = State {
             members,
             view,
-            roster: None,
-            kept: 0,
+            membership: Membership::default(),
             witness_count: 0,
-            leaving: 0,
             changes: 0,
             terms,
             is_opened: false,
@@ -175,11 +170,11 @@ impl Epochs {
     /// Has a member that has come back know durably that it is behind the epoch in force, and gives it its place. False: it did not take
     /// that, or too few are left, or the pool is being closed.
     ///
-    /// `found`: its state, unless it stayed connected. It is told without the lock, so that one that does not answer keeps nobody waiting.
+    /// `known`: the replica that it is, where it has to be a member now. `found`: its state, unless it stayed connected. It is told without the lock, so that one that does not answer keeps nobody waiting.
     pub(super) fn introduce(
         &self,
         position: usize,
-        (index, found): (u16, Option<&PoolState>),
+        (index, known, found): (u16, Option<Uuid>, Option<&PoolState>),
         member: &Arc<dyn Member>,
     ) -> bool {
         let Some(control) = member.control() else { return false };
@@ -187,11 +182,12 @@ impl Epochs {
         loop {
             let to_tell = {
                 let mut state = self.state.lock();
-                if state.has_ended {
+                // It may have been removed since it was looked up.
+                if state.has_ended || !known.is_none_or(|uuid| state.membership.may_return(index, uuid)) {
                     return false;
                 }
-                if given != state.roster {
-                    given.clone_from(&state.roster);
+                if given.as_ref() != state.membership.roster() {
+                    given = state.membership.roster().cloned();
                     drop(state);
                     // First: what it says of epochs counts for the members that it names.
                     if !given.as_ref().is_none_or(|roster| give_roster(control, roster)) {
@@ -208,7 +204,7 @@ impl Epochs {
                     }
                     introduction => {
                         state.members[position] = Arc::clone(member);
-                        state.kept |= 1 << position;
+                        state.membership.note_kept(1 << position);
                         state.changes += 1;
                         state.view.identify(position, index);
                         return !matches!(introduction, Some(Introduction::ByChange)) || self.begin_in(&mut state);
@@ -225,7 +221,7 @@ impl Epochs {
     pub(super) fn replace(&self, position: usize, member: &Arc<dyn Member>) {
         let mut state = self.state.lock();
         state.members[position] = Arc::clone(member);
-        state.kept &= !(1 << position);
+        state.membership.note_replaced(position);
     }
 
     /// Tells all of an epoch in which a member takes part that is about to join, and that member the mark. Until it has [joined](Self::join),
@@ -250,7 +246,7 @@ impl Epochs {
         let (mut change, changes) = (Change::default(), state.changes);
         let informed = state.informed();
         let in_use = state.in_use() | 1 << position;
-        match state.view.step(&mut change, informed, in_use) {
+        match state.view.announce(&mut change, informed, in_use) {
             Step::TellAll(question) => _ = state.tell(informed, &question.0, &question.1),
             Step::Done(_) => return Err(Halt::Later),
         }
@@ -402,18 +398,18 @@ impl State {
     }
 
     fn connected_witnesses(&self) -> Positions {
-        positions(&self.members, |standing| standing.is_witness() && standing.is_well()) & !self.leaving
+        positions(&self.members, |standing| standing.is_witness() && standing.is_well()) & !self.membership.leaving()
     }
 
     /// Members that the pool has and that have its data: as they were, while a change is under way.
     fn data_count(&self) -> usize {
         let is_witness = |member: &&RosterMember| member.role == Role::Witness;
         let in_roster = |roster: &Roster| roster.settled(|_| false).members.iter().filter(is_witness).count();
-        self.view.counts().0.saturating_sub(self.roster.as_ref().map_or(self.witness_count, in_roster))
+        self.view.counts().0.saturating_sub(self.membership.roster().map_or(self.witness_count, in_roster))
     }
 
     fn in_use(&self) -> Positions {
-        positions(&self.members, Standing::is_in_use) & !self.leaving
+        positions(&self.members, Standing::is_in_use) & !self.membership.leaving()
     }
 
     /// Whether the pool may go on without members that are too slow.

@@ -574,7 +574,7 @@ impl Returns {
         if !is_own || !state.is_behind || !has_kept {
             *left = None;
         }
-        if !epochs.introduce(position, (index, Some(&state)), &member) {
+        if !epochs.introduce(position, (index, Some(replica_uuid), Some(&state)), &member) {
             // Taken over there, before the pool knows of this connection.
             if let ReplicaError::Fenced { successor } = &*member.standing().fail(ReplicaError::Behind) {
                 open.fence(successor);
@@ -601,7 +601,7 @@ impl Returns {
             let state = epochs.lock();
             (state.view().index(position), state.view().knows_what_lacks(position, u64::MAX))
         };
-        if !epochs.introduce(position, (index.ok_or(Halt::Later)?, None), &member) {
+        if !epochs.introduce(position, (index.ok_or(Halt::Later)?, None, None), &member) {
             return Err(Halt::Later);
         }
         Ok(Returning { member, is_compared: is_compared || !is_known })

@@ -338,7 +338,7 @@ impl Session {
         self.changes.set(self.changes.get() + 1);
         let (mut change, changes) = (Change::default(), self.changes.get());
         let connected = self.connected();
-        let step = self.view.borrow_mut().step(&mut change, connected, self.in_use() | 1 << position);
+        let step = self.view.borrow_mut().announce(&mut change, connected, self.in_use() | 1 << position);
         match step {
             Step::TellAll(question) => self.tell(connected, *question).await,
             Step::Done(_) => return None,

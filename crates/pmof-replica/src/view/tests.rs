@@ -67,6 +67,26 @@ fn nothing_is_acknowledged_under_an_epoch_that_not_all_have_confirmed() {
     assert!(!view.is_settled(0b001));
 }
 
+/// Should one that joins be lost while its epoch is confirmed, the others would acknowledge what it lacks under the epoch before, and it would be a member of the next.
+#[test]
+fn nothing_is_acknowledged_without_one_that_an_epoch_is_about_to_count() {
+    let mut view = view(3);
+    begin(&mut view, 0b111, 0b001);
+    let mut change = Change::default();
+    begun(view.announce(&mut change, 0b111, 0b011));
+    assert!(view.is_settled(0b001), "it is not in sync yet");
+    confirmed(view.step(&mut change, 0b111, 0b011));
+    assert!(!view.is_settled(0b001));
+    // In sync, and no member of an epoch since too few are left to know of that: nothing was confirmed.
+    let mut view = self::view(3);
+    begin(&mut view, 0b111, 0b001);
+    let mut change = Change::default();
+    begun(view.step(&mut change, 0b111, 0b011));
+    assert!(!view.is_settled(0b001));
+    assert!(matches!(view.step(&mut change, 0b001, 0b001), Step::Done(false)));
+    assert!(view.is_settled(0b001));
+}
+
 #[test]
 fn of_two_the_one_that_caught_up_goes_on_alone_only_if_the_other_hears_of_it() {
     let mut view = view(2);

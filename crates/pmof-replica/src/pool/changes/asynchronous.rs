@@ -8,9 +8,9 @@ use super::{ChangeError, Changer, Made, outcome, place};
 use crate::{
     PoolError, PoolUrl, ReplicaError,
     follower::staging_bytes,
+    membership::Changed,
     pool::{
         Pool,
-        epochs::Changed,
         events::Event,
         followers::{Followers, check_staging_name, staging_options},
         opening::undo_creation,

@@ -2,40 +2,17 @@
 
 use std::sync::Arc;
 
-use pmof_control::{Reply, Request, Role, Roster, RosterMember, RosterPart};
+use pmof_control::{Reply, Request, Roster, RosterMember, RosterPart};
 use uuid::Uuid;
 
 use super::{Epochs, State};
 use crate::{
     ReplicaError,
     member::{Control, Member},
-    roster::{has_after, settled, with_uncounted},
+    membership::{Changed, Membership, Plan, Planned},
+    roster::with_uncounted,
     view::{Change, Introduction, Positions, Rule},
 };
-
-/// A change of the members.
-#[derive(Clone, Debug)]
-pub(in crate::pool) enum Planned {
-    /// This one comes.
-    Add(RosterMember),
-    /// The one of this index goes.
-    Remove(u16),
-}
-
-/// What has come of a change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::pool) enum Changed {
-    /// It holds: enough of the members before and after it know.
-    Done,
-    /// Nothing was changed: too few are connected, so many of so many that are needed.
-    TooFew,
-    /// Members were lost or came back meanwhile, and nothing was changed.
-    Disturbed,
-    /// Some may have confirmed it, and not enough: it holds if the next opening finds one that has.
-    Undecided,
-    /// The pool is being closed.
-    Ended,
-}
 
 /// How often a change is tried that members disturb which are lost or come back.
 const ATTEMPTS: usize = 3;
@@ -44,29 +21,22 @@ impl Epochs {
     /// The pool's members, without a change under way. `None`: no target keeps them.
     pub(in crate::pool) fn roster(&self) -> Option<Roster> {
         let state = self.state.lock();
-        let roster = state.roster.as_ref()?;
-        Some(roster.settled(|epoch| state.view.has_begun(epoch)))
+        state.membership.settled(&state.view)
     }
 
-    /// Whether a replica may come back: a member, or one that is about to come. Not one that is about to go: whether it goes may be unknown, and epochs that count
-    /// it must not come behind that. Where no target keeps the members, all may.
+    /// Whether a replica may come back.
     pub(in crate::pool) fn may_return(&self, index: u16, replica_uuid: Uuid) -> bool {
-        let state = self.state.lock();
-        let is = |roster: &Roster| has_after(roster, index, replica_uuid);
-        state.roster.as_ref().is_none_or(is)
+        self.state.lock().membership.may_return(index, replica_uuid)
     }
 
     /// Whether a replica is a member that has no data, or is about to be one.
     pub(in crate::pool) fn is_witness(&self, index: u16, replica_uuid: Uuid) -> bool {
-        let state = self.state.lock();
-        let is = |member: &RosterMember| member.role == Role::Witness && member.is(index, replica_uuid);
-        state.roster.as_ref().is_some_and(|roster| roster.members.iter().any(is))
+        self.state.lock().membership.is_witness(index, replica_uuid)
     }
 
     /// What the members are to keep, and do at these positions. Others are told before they are told of an epoch.
     pub(in crate::pool) fn keep_roster(&self, roster: Roster, kept: Positions) {
-        let mut state = self.state.lock();
-        (state.roster, state.kept) = (Some(roster), kept);
+        self.state.lock().membership.keep(roster, kept);
     }
 
     /// Has all that are connected keep the roster.
@@ -90,8 +60,7 @@ impl Epochs {
     }
 
     fn settle_last(&self, state: &mut State) -> bool {
-        let is_pending = state.roster.as_ref().is_some_and(|roster| roster.change.is_some());
-        !is_pending || self.begin_in(state)
+        !state.membership.has_change() || self.begin_in(state)
     }
 
     /// Notes durably that the asynchronous member or the spare of an index is there, or is none any more. It counts for nothing, so that no epoch comes of it.
@@ -117,7 +86,7 @@ impl Epochs {
     pub(in crate::pool) fn tell_asynchronous(&self, control: &Control, index: u16) -> Option<Uuid> {
         let (roster, epoch, introduction) = {
             let mut state = self.state.lock();
-            (state.roster.clone(), state.view.epoch()?, state.view.introduction(index, None)?)
+            (state.membership.roster().cloned(), state.view.epoch()?, state.view.introduction(index, None)?)
         };
         let Introduction::Tell(to_tell) = introduction else { return None };
         // First: what it says of epochs counts for the members that it names.
@@ -143,26 +112,19 @@ impl Epochs {
     }
 
     fn try_to_change(&self, state: &mut State, planned: &Planned) -> Changed {
-        let Some(roster) = state.roster.clone().filter(|_| !state.has_ended) else { return Changed::Ended };
-        let epoch = Uuid::new_v4();
-        let (next, position, is_added) = match planned {
-            Planned::Add(member) => (roster.adding(member.clone(), epoch), state.view.position(member.index), true),
-            Planned::Remove(index) => (roster.removing(*index, epoch), state.view.position(*index), false),
-        };
-        state.view.plan(position, is_added);
-        // It is no member of the epoch. Until that is in force what is acknowledged is on it too, as on all that are in use.
-        state.leaving = position.filter(|_| !is_added).map_or(0, |position| 1 << position);
-        let changed = self.make(state, next, epoch);
-        if matches!(changed, Changed::TooFew | Changed::Disturbed) {
-            state.leaving = 0;
-            state.view.give_up_plan();
-            let _ = state.keep_everywhere(roster);
+        if state.has_ended {
+            return Changed::Ended;
+        }
+        let Some((plan, next)) = state.membership.plan(&mut state.view, planned) else { return Changed::Ended };
+        let changed = self.make(state, next, &plan);
+        if state.membership.take_back(&mut state.view, plan, changed) {
+            let _ = state.informed();
         }
         changed
     }
 
     /// Makes a change that is planned. `next`: the roster with it.
-    fn make(&self, state: &mut State, next: Roster, epoch: Uuid) -> Changed {
+    fn make(&self, state: &mut State, next: Roster, plan: &Plan) -> Changed {
         let may_go_on = |state: &State| state.view.may_go_on_with(state.connected(), state.in_use());
         if !may_go_on(state) {
             return Changed::TooFew;
@@ -171,12 +133,8 @@ impl Epochs {
         if !state.keep_everywhere(next) || !may_go_on(state) {
             return Changed::TooFew;
         }
-        let is_in_force = self.go_on(state, Change::Named(epoch));
-        match (state.view.has_begun(epoch), is_in_force) {
-            (true, true) => Changed::Done,
-            (true, false) => Changed::Undecided,
-            (false, _) => Changed::Disturbed,
-        }
+        let is_in_force = self.go_on(state, Change::Named(plan.epoch));
+        Membership::outcome(&state.view, plan, is_in_force)
     }
 
     /// A change was made before the pool was opened, and `rule` was in force before it.
@@ -188,7 +146,7 @@ impl Epochs {
     pub(in crate::pool) fn remove_place(&self, position: usize, absent: &Arc<dyn Member>) {
         let mut state = self.state.lock();
         state.members[position] = Arc::clone(absent);
-        state.leaving &= !(1 << position);
+        state.membership.remove_place(position);
         state.changes += 1;
         state.view.remove_place(position);
     }
@@ -197,7 +155,7 @@ impl Epochs {
 impl State {
     /// Has all that are connected keep a roster of the same members that count, of which no epoch comes.
     fn note(&mut self, noted: impl FnOnce(&Roster) -> Roster) -> Changed {
-        let Some(roster) = self.roster.clone().filter(|_| !self.has_ended) else { return Changed::Ended };
+        let Some(roster) = self.membership.roster().cloned().filter(|_| !self.has_ended) else { return Changed::Ended };
         let may_go_on = self.view.may_go_on_with(self.connected(), self.in_use());
         if !may_go_on || !self.keep_everywhere(noted(&roster)) {
             return Changed::TooFew;
@@ -208,34 +166,30 @@ impl State {
 
     /// Has all that are connected keep a roster, durably. One that does not is lost. False: it cannot be kept.
     fn keep_everywhere(&mut self, roster: Roster) -> bool {
-        if roster.check().is_err() {
-            return false;
+        let is_one = self.membership.replace(roster);
+        if is_one {
+            let _ = self.informed();
         }
-        (self.roster, self.kept) = (Some(roster), 0);
-        let _ = self.informed();
-        true
+        is_one
     }
 
     /// Those that are told of an epoch, each of which keeps the roster by now.
     pub(super) fn informed(&mut self) -> Positions {
         let connected = self.connected();
-        let lacking = connected & !self.kept;
-        let encoded = self.roster.as_ref().filter(|_| lacking != 0).and_then(|roster| roster.encode().ok());
+        let lacking = self.membership.lacking(connected);
+        let encoded = self.membership.roster().filter(|_| lacking != 0).and_then(|roster| roster.encode().ok());
         let Some(encoded) = encoded else { return connected };
         let told = |told, request| self.tell(lacking & told, &request, &Reply::RosterSet);
-        self.kept |= RosterPart::requests(&encoded).fold(lacking, told);
-        self.connected() & self.kept
+        let kept = RosterPart::requests(&encoded).fold(lacking, told);
+        self.membership.note_kept(kept);
+        self.membership.informed(self.connected())
     }
 
-    /// A change of the members whose epoch is in force holds, whoever opens the pool next: has them keep it as they keep what they were made with.
+    /// A change of the members whose epoch is in force holds: has them keep it so.
     pub(super) fn settle_members(&mut self) {
-        let holds = |roster: &&Roster| roster.change.is_some_and(|change| self.view.has_begun(change.epoch));
-        let Some(settled) = self.roster.as_ref().filter(holds).map(|roster| settled(roster, self.view.opening()))
-        else {
-            return;
-        };
-        self.view.adopt();
-        let _ = self.keep_everywhere(settled);
+        if self.membership.settle(&mut self.view) {
+            let _ = self.informed();
+        }
     }
 }
 
