@@ -131,6 +131,7 @@ pub(crate) struct Lag {
 pub(crate) struct Outbox {
     bound: LagBound,
     size_bytes: u64,
+    clock: fn() -> Instant,
     writes: Arc<WriteCount>,
     kept: Mutex<Kept>,
     /// There is something to do for the member.
@@ -182,6 +183,14 @@ pub(crate) struct Room {
     bytes: u64,
 }
 
+/// Whether there is room for a write.
+enum HasRoom {
+    /// Nobody waits for it.
+    NotNeeded,
+    Given,
+    NotYet,
+}
+
 impl Drop for Room {
     fn drop(&mut self) {
         let mut kept = self.outbox.kept.lock();
@@ -223,10 +232,10 @@ impl Kept {
     }
 
     /// Remembers the pages of a write.
-    fn note_page(&mut self, range: Range<u64>) {
+    fn note_page(&mut self, range: Range<u64>, clock: fn() -> Instant) {
         self.missing.mark(range);
         if self.mode == Mode::Dropped {
-            self.oldest.get_or_insert_with(Instant::now);
+            self.oldest.get_or_insert_with(clock);
         }
     }
 
@@ -288,34 +297,69 @@ impl Outbox {
             stops_at_names: None,
             has_ended: false,
         };
-        Self { bound, size_bytes, writes, kept: Mutex::new(kept), due: Condvar::new(), room: Condvar::new() }
+        let (kept, due, room) = (Mutex::new(kept), Condvar::new(), Condvar::new());
+        Self { bound, size_bytes, clock: Instant::now, writes, kept, due, room }
+    }
+
+    /// The same by another clock.
+    #[cfg(test)]
+    pub(crate) fn with_clock(self, clock: fn() -> Instant) -> Self {
+        Self { clock, ..self }
+    }
+
+    fn age(&self, kept: &Kept) -> Duration {
+        kept.oldest().map_or(Duration::ZERO, |oldest| (self.clock)().saturating_duration_since(oldest))
     }
 
     /// Waits for room for a write of so many bytes, where those who write wait for this member. `None`: nobody does.
     pub(crate) fn wait_for_room(self: &Arc<Self>, len_bytes: u64) -> Option<Room> {
-        if self.bound.then != AtLagBound::Wait || len_bytes > self.bound.bytes {
+        if !self.is_waited_for(len_bytes) {
             return None;
         }
         let mut kept = self.kept.lock();
         loop {
-            if kept.mode != Mode::Kept || kept.has_ended {
-                return None;
+            match self.room_in(&mut kept, len_bytes) {
+                HasRoom::NotNeeded => return None,
+                HasRoom::Given => return Some(Room { outbox: Arc::clone(self), bytes: len_bytes }),
+                HasRoom::NotYet => self.room.wait(&mut kept),
             }
-            let is_old = kept.oldest().is_some_and(|oldest| oldest.elapsed() >= self.bound.age);
-            if kept.lag_bytes() + kept.reserved + len_bytes <= self.bound.bytes && !is_old {
-                kept.reserved += len_bytes;
-                return Some(Room { outbox: Arc::clone(self), bytes: len_bytes });
-            }
-            let has_point = !kept.points.is_empty() || kept.taken_bytes > 0 || kept.needs_everything;
-            if self.bound.interval.is_none() && !has_point {
-                // The point that would make room is the program's, which would wait here.
-                kept.drop_all();
-                self.due.notify_all();
-                return None;
-            }
-            self.due.notify_all();
-            self.room.wait(&mut kept);
         }
+    }
+
+    /// The same without waiting. `Err`: there is none yet.
+    #[cfg(test)]
+    pub(crate) fn try_room(self: &Arc<Self>, len_bytes: u64) -> Result<Option<Room>, ()> {
+        if !self.is_waited_for(len_bytes) {
+            return Ok(None);
+        }
+        match self.room_in(&mut self.kept.lock(), len_bytes) {
+            HasRoom::NotNeeded => Ok(None),
+            HasRoom::Given => Ok(Some(Room { outbox: Arc::clone(self), bytes: len_bytes })),
+            HasRoom::NotYet => Err(()),
+        }
+    }
+
+    fn is_waited_for(&self, len_bytes: u64) -> bool {
+        self.bound.then == AtLagBound::Wait && len_bytes <= self.bound.bytes
+    }
+
+    fn room_in(&self, kept: &mut Kept, len_bytes: u64) -> HasRoom {
+        if kept.mode != Mode::Kept || kept.has_ended {
+            return HasRoom::NotNeeded;
+        }
+        let is_old = kept.oldest().is_some() && self.age(kept) >= self.bound.age;
+        if kept.lag_bytes() + kept.reserved + len_bytes <= self.bound.bytes && !is_old {
+            kept.reserved += len_bytes;
+            return HasRoom::Given;
+        }
+        self.due.notify_all();
+        let has_point = !kept.points.is_empty() || kept.taken_bytes > 0 || kept.needs_everything;
+        if self.bound.interval.is_none() && !has_point {
+            // The point that would make room is the program's, which would wait here.
+            kept.drop_all();
+            return HasRoom::NotNeeded;
+        }
+        HasRoom::NotYet
     }
 
     /// Keeps a write that was posted.
@@ -325,7 +369,7 @@ impl Outbox {
         let range = offset..offset + len_bytes;
         match kept.mode {
             Mode::Off => {}
-            Mode::Dropped | Mode::Away => kept.note_page(range),
+            Mode::Dropped | Mode::Away => kept.note_page(range, self.clock),
             Mode::Kept if kept.lag_bytes() + len_bytes > self.bound.bytes => {
                 kept.drop_all();
                 kept.missing.mark(range);
@@ -333,7 +377,7 @@ impl Outbox {
                 self.room.notify_all();
             }
             Mode::Kept => {
-                let at = Instant::now();
+                let at = (self.clock)();
                 kept.entries.push_back(Entry { offset, bytes: Arc::clone(bytes), at });
                 kept.oldest.get_or_insert(at);
                 kept.unsettled.add(atomicity, (range.start, range.end));
@@ -511,7 +555,7 @@ impl Outbox {
 
     /// Waits for something to do, for so long at most.
     pub(crate) fn wait(&self, limit: Duration) -> Due {
-        let until = Instant::now() + limit;
+        let until = (self.clock)() + limit;
         let mut kept = self.kept.lock();
         loop {
             if kept.has_ended {
@@ -524,7 +568,7 @@ impl Outbox {
                 drop(kept);
                 return self.take_to_point().map_or(Due::Nothing, |(entries, point)| Due::Send(entries, point));
             }
-            let now = Instant::now();
+            let now = (self.clock)();
             // Soon enough for the member to be sent it before the bound.
             let interval = self.bound.interval.map(|interval| interval.min(self.bound.age / 2));
             let at = interval.and_then(|interval| Some(kept.oldest? + interval));
@@ -558,7 +602,7 @@ impl Outbox {
             Mode::Kept => kept.lag_bytes() + kept.copied_bytes,
             Mode::Dropped => kept.missing.count_bytes() + kept.taken_bytes + kept.copied_bytes,
         };
-        let age = kept.oldest().map_or(Duration::ZERO, |oldest| oldest.elapsed());
+        let age = self.age(&kept);
         Some(Lag { bytes, age, is_behind: kept.mode == Mode::Dropped })
     }
 }

@@ -6,18 +6,26 @@
 
 use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
 
-use plan::Control;
+use faults::Fault;
+use plan::{Control, Plan};
 use session::Session;
 use tasks::{Shared, Tasks, sleep, until};
-use world::{Fault, World};
+use world::World;
 
+mod areas;
 mod farm;
+mod faults;
+mod following;
+mod members;
 mod names;
+mod opening;
 mod plan;
+mod promoting;
 mod random;
 mod reading;
 mod returning;
 mod session;
+mod target;
 mod tasks;
 mod truth;
 mod world;
@@ -38,12 +46,10 @@ struct Outcome {
 
 /// One run. `limit`: steps after which nothing goes wrong any more, fewer than the seed has.
 fn run(seed: u64, control: Option<Control>, limit: Option<u64>, is_traced: bool) -> Outcome {
-    let mut random = random::Random::new(!seed);
-    let (target_count, writer_count) = ([2, 3, 3, 5][random.below(4)], 1 + random.below(2));
-    let chaos_steps = 200 + random.below(1500) as u64;
-    let fault_rate = [15, 30, 60][random.below(3)];
-    let chaos_steps = limit.map_or(chaos_steps, |limit| limit.min(chaos_steps));
-    let mut world = World::new(seed, target_count, writer_count + 1, control);
+    let plan = Plan::of(seed);
+    let (writer_count, fault_rate) = (plan.writers, plan.fault_rate);
+    let chaos_steps = limit.map_or(plan.chaos_steps, |limit| limit.min(plan.chaos_steps));
+    let mut world = World::new(seed, plan, control);
     world.trace = is_traced.then(Vec::new);
     let world: Shared = Rc::new(RefCell::new(world));
     let tasks = Rc::new(Tasks::default());
@@ -56,12 +62,23 @@ fn run(seed: u64, control: Option<Control>, limit: Option<u64>, is_traced: bool)
         if control.is_none() && readers.once_in(8) {
             reading::read_somewhere(&mut world.borrow_mut(), &mut readers);
         }
+        if world.borrow().step % 128 == 0 {
+            promoting::check_somewhere(&mut world.borrow_mut());
+        }
         if world.borrow_mut().random.once_in(fault_rate) {
             fail_something(&world, &tasks, writer_count);
         }
+        fail_in_change(&world, &tasks);
     }
     let chaos_steps = world.borrow().step;
     if world.borrow().truth.violation.is_none() {
+        for writer in 0..writer_count {
+            crash(&world, &tasks, writer);
+        }
+        world.borrow_mut().heal();
+        if plan.ends_with_promotion {
+            promoting::promote(&mut world.borrow_mut());
+        }
         come_to_rest(&world, &tasks, writer_count);
     }
     let mut world = world.borrow_mut();
@@ -74,6 +91,7 @@ fn step(world: &Shared, tasks: &Tasks) {
     let first = {
         let mut world = world.borrow_mut();
         world.step += 1;
+        following::set_clock(world.step);
         world.advance();
         world.random.below(64)
     };
@@ -99,11 +117,37 @@ fn fail_something(world: &Shared, tasks: &Rc<Tasks>, writer_count: usize) {
     }
 }
 
+/// More goes wrong while the members change: between any two steps the writer crashes, or hangs while others go on, or a target stops.
+fn fail_in_change(world: &Shared, tasks: &Rc<Tasks>) {
+    let (writer, kind) = {
+        let mut world = world.borrow_mut();
+        let Some(writer) = world.is_changing.iter().position(|is_changing| *is_changing) else { return };
+        if !world.random.once_in(80) {
+            return;
+        }
+        (writer, world.random.below(4))
+    };
+    match kind {
+        0 => {
+            crash(world, tasks, writer);
+            tasks.start(writer, write_again_and_again(Rc::clone(world), Rc::clone(tasks), writer));
+        }
+        1 => {
+            world.borrow_mut().count(Fault::WriterPaused);
+            tasks.pause(writer);
+        }
+        _ => world.borrow_mut().fail_something(),
+    }
+}
+
 fn crash(world: &Shared, tasks: &Tasks, writer: usize) {
     tasks.kill(writer);
     let mut world = world.borrow_mut();
     world.count(Fault::WriterCrashed);
     world.note(|| format!("w{writer} crashes"));
+    if std::mem::take(&mut world.is_changing[writer]) {
+        world.count(Fault::CrashedInChange);
+    }
     for connection in world.connections.iter_mut().filter(|connection| connection.writer == writer) {
         connection.is_open_here = false;
     }
@@ -114,7 +158,7 @@ async fn write_again_and_again(world: Shared, tasks: Rc<Tasks>, writer: usize) {
     loop {
         let pause = world.borrow_mut().random.below(60);
         sleep(&world, pause).await;
-        let Some(session) = session::open(&world, &tasks, writer).await else { continue };
+        let Some(session) = opening::open(&world, &tasks, writer).await else { continue };
         start_threads(&session);
         let length = 20 + world.borrow_mut().random.below(400);
         sleep(&world, length).await;
@@ -129,20 +173,32 @@ fn start_threads(session: &Rc<Session>) {
         let session = Rc::clone(session);
         session.tasks.clone().start(session.writer, async move { session.write_on().await });
     }
+    session.start_followers();
+    let names_points = !session.followings.borrow().is_empty();
+    if names_points {
+        session.tasks.start(session.writer, Rc::clone(session).name_points());
+    }
+    if session.world.borrow().plan.has_changes {
+        session.tasks.start(session.writer, Rc::clone(session).look_for_spares());
+    }
+    let operators = {
+        let world = &mut *session.world.borrow_mut();
+        if world.plan.has_changes && !world.is_faultless { world.random.below(3) } else { 0 }
+    };
+    for _ in 0..operators {
+        session.tasks.start(session.writer, Rc::clone(session).operate());
+    }
 }
 
 /// Nothing goes wrong any more: one writer opens the pool, all members come back, and they are equal.
 fn come_to_rest(world: &Shared, tasks: &Rc<Tasks>, writer_count: usize) {
-    world.borrow_mut().heal();
-    for writer in 0..writer_count {
-        crash(world, tasks, writer);
-    }
     let stage = Rc::new(RefCell::new("opening"));
+    let whole = Rc::new(RefCell::new(Vec::new()));
     tasks.start(writer_count, {
-        let (world, tasks, stage) = (Rc::clone(world), Rc::clone(tasks), Rc::clone(&stage));
+        let (world, tasks, stage, whole) = (Rc::clone(world), Rc::clone(tasks), Rc::clone(&stage), Rc::clone(&whole));
         async move {
             let session = loop {
-                if let Some(session) = session::open(&world, &tasks, writer_count).await {
+                if let Some(session) = opening::open(&world, &tasks, writer_count).await {
                     break session;
                 }
                 sleep(&world, 20).await;
@@ -150,6 +206,7 @@ fn come_to_rest(world: &Shared, tasks: &Rc<Tasks>, writer_count: usize) {
             *stage.borrow_mut() = "catching up";
             start_threads(&session);
             until(|| session.is_whole()).await;
+            *whole.borrow_mut() = session.targets_in_use();
             *stage.borrow_mut() = "closing";
             session.close().await;
         }
@@ -163,13 +220,17 @@ fn come_to_rest(world: &Shared, tasks: &Rc<Tasks>, writer_count: usize) {
         return;
     }
     if !tasks.is_idle(writer_count) {
-        let states: Vec<_> = world.targets.iter().map(|target| world::brief(&target.state)).collect();
+        let brief = |target: &target::Target| {
+            let roster = target.roster.as_ref().map(|roster| world::brief_roster(roster));
+            format!("{}: {}, {roster:?}", target.index, world::brief(&target.state))
+        };
+        let states: Vec<_> = world.targets.iter().filter(|target| target.is_there).map(brief).collect();
         let stage = *stage.borrow();
         world.truth.violate(|| format!("without faults the pool is not whole again; it is {stage}: {states:#?}"));
         return;
     }
     let committed = world.truth.committed();
-    let contents: Vec<_> = world.targets.iter().map(|target| target.durable).collect();
+    let contents: Vec<_> = whole.borrow().iter().map(|target: &usize| world.targets[*target].durable).collect();
     let lacks = |pages: &truth::Pages| {
         let mut words = pages.iter().flatten().zip(committed.iter().flatten());
         words.any(|(found, committed)| found < committed)

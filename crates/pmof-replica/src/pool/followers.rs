@@ -120,18 +120,18 @@ struct Following {
 
 /// Where a member was when it was lost.
 #[derive(Clone, Debug)]
-struct LeftAt {
+pub(crate) struct LeftAt {
     /// The change set that it had applied, and the point.
-    point: ConsistencyPoint,
+    pub(crate) point: ConsistencyPoint,
     /// The point of the next one, if that was being sent: it may have been staged, and is applied then.
-    next: Option<ConsistencyPoint>,
+    pub(crate) next: Option<ConsistencyPoint>,
     /// Its machine's boot: with another one it may have lost more than a writer knows.
-    boot: Option<Uuid>,
+    pub(crate) boot: Option<Uuid>,
 }
 
 impl LeftAt {
     /// Whether a member that is back, at this point, has what it had, and more only of what is remembered.
-    fn is_left_at(&self, point: Option<&ConsistencyPoint>, boot: Option<Uuid>) -> bool {
+    pub(crate) fn is_left_at(&self, point: Option<&ConsistencyPoint>, boot: Option<Uuid>) -> bool {
         let is_there = |left: &ConsistencyPoint| point == Some(left);
         boot.is_some() && boot == self.boot && (is_there(&self.point) || self.next.as_ref().is_some_and(is_there))
     }

@@ -1,10 +1,62 @@
-//! What runs have in common.
+//! What a run has, and what runs have in common.
+
+use super::random::Random;
 
 /// Pages of the pool.
 pub(super) const PAGES: usize = 6;
 
 /// Words of each that a loss of power keeps or loses one by one.
 pub(super) const WORDS: usize = 2;
+
+/// What a seed's run has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Plan {
+    /// Replicas that the pool is made with.
+    pub(super) made: usize,
+    /// Targets, those that have no replica yet too.
+    pub(super) machines: usize,
+    pub(super) writers: usize,
+    /// Steps in which things go wrong.
+    pub(super) chaos_steps: u64,
+    /// One thing goes wrong in so many steps.
+    pub(super) fault_rate: usize,
+    /// The pool's members change; then no file is put back to an older copy: what tells one of another is promised among the same members.
+    pub(super) has_changes: bool,
+    /// One of the machines has an asynchronous member.
+    pub(super) asynchronous: Option<usize>,
+    /// Those who write wait where that lags too far.
+    pub(super) waits_at_bound: bool,
+    /// In the end that is all that is left.
+    pub(super) ends_with_promotion: bool,
+}
+
+impl Plan {
+    pub(super) fn of(seed: u64) -> Self {
+        let mut random = Random::new(!seed);
+        let (made, writers) = ([2, 3, 3, 5][random.below(4)], 1 + random.below(2));
+        let chaos_steps = 200 + random.below(1500) as u64;
+        let fault_rate = [15, 30, 60][random.below(3)];
+        let has_changes = random.once_in(2);
+        let made = if has_changes { 1 + random.below(4) } else { made };
+        let chaos_steps = if has_changes { chaos_steps + 400 } else { chaos_steps };
+        let machines = if has_changes { made + 2 + random.below(3) } else { made };
+        let has_asynchronous = random.once_in(3);
+        let asynchronous = has_asynchronous.then_some(machines);
+        let machines = machines + usize::from(has_asynchronous);
+        let (waits_at_bound, ends_with_promotion) = (random.once_in(2), has_asynchronous && random.once_in(3));
+        Self {
+            made,
+            machines,
+            writers,
+            chaos_steps,
+            fault_rate,
+            has_changes,
+            asynchronous,
+            waits_at_bound,
+            ends_with_promotion,
+        }
+    }
+}
 
 /// A rule that is broken on purpose: the checker must notice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,9 +79,35 @@ pub(super) enum Control {
     SlowAcknowledgedEarly,
     /// Pages are forgotten that a member may lack which was lost before all had flushed them.
     LostForgotten,
+    /// One that was removed goes on to vote.
+    RemovedVotes,
+    /// A change holds as soon as a roster says so.
+    AnnouncedHolds,
+    /// Whoever names the epoch that a replica is at counts as its writer, also where another has it open and has begun none.
+    FoundEpochNames,
+    /// A witness that is back counts as one that has everything.
+    WitnessJoins,
+    /// The staging area of an asynchronous member is not flushed.
+    StagingNotFlushed,
+    /// What is dropped at the bound of the lag is not copied.
+    DroppedForgotten,
+    /// A point is sent before what is before it is durable on the members in sync.
+    PointBeforeFlush,
 }
 
-pub(super) const CONTROLS: [Control; 9] = [
+impl Control {
+    /// Whether a run can show it.
+    pub(super) fn may_show(self, plan: &Plan) -> bool {
+        match self {
+            Self::MarksNotCompared | Self::LostForgotten => !plan.has_changes && plan.asynchronous.is_none(),
+            Self::RemovedVotes | Self::AnnouncedHolds | Self::WitnessJoins => plan.has_changes,
+            Self::StagingNotFlushed | Self::DroppedForgotten | Self::PointBeforeFlush => plan.asynchronous.is_some(),
+            _ => true,
+        }
+    }
+}
+
+pub(super) const CONTROLS: [Control; 16] = [
     Control::AcknowledgedEarly,
     Control::PageNotMarked,
     Control::BehindAsSource,
@@ -39,4 +117,11 @@ pub(super) const CONTROLS: [Control; 9] = [
     Control::ComparisonSkipped,
     Control::SlowAcknowledgedEarly,
     Control::LostForgotten,
+    Control::RemovedVotes,
+    Control::AnnouncedHolds,
+    Control::FoundEpochNames,
+    Control::WitnessJoins,
+    Control::StagingNotFlushed,
+    Control::DroppedForgotten,
+    Control::PointBeforeFlush,
 ];

@@ -2,13 +2,14 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use pmof_control::{Reply, Request};
+use pmof_control::{Reply, Request, Role, Roster, RosterMember};
 
 use super::{
+    faults::Fault,
     plan::{Control, PAGES},
     session::{Member, Open, Session, answer, ask, bytes_of, fail, positions, read, send},
+    target::{Answer, Message},
     tasks::sleep,
-    world::{Answer, Fault, Message},
 };
 use crate::{
     catch_up::{CatchUp, Limit},
@@ -42,12 +43,13 @@ impl Session {
         while !self.is_stopping.get() {
             let members = self.open.borrow().members.clone();
             for (position, member) in members.iter().enumerate() {
-                if !member.is_in_use() && !std::mem::replace(&mut self.attended.borrow_mut()[position], true) {
+                let is_out = !member.is_well() && !member.is_removed;
+                if is_out && !std::mem::replace(&mut self.attended.borrow_mut()[position], true) {
                     self.tasks.start(self.writer, Rc::clone(&self).bring_back(position));
                 }
             }
             self.forget_written().await;
-            let pause = 4 + self.world.borrow_mut().random.below(16);
+            let pause = 4 + self.world.borrow_mut().random.below(8);
             sleep(&self.world, pause).await;
         }
     }
@@ -58,7 +60,8 @@ impl Session {
             let open = self.open.borrow();
             (open.members.clone(), Arc::clone(&open.written))
         };
-        if written.is_empty() || !members.iter().all(|member| member.is_in_use()) {
+        let in_use_before = members.iter().filter(|member| member.is_in_use()).count();
+        if written.is_empty() || in_use_before != self.data_count() {
             return;
         }
         let pause = self.world.borrow_mut().random.below(12);
@@ -66,7 +69,7 @@ impl Session {
         let open = {
             let Some(_hold) = self.hold_all().await else { return };
             let fresh = Open { written: Arc::new(PageMap::new(SIZE_BYTES)), ..Open::clone(&self.open.borrow()) };
-            let members = positions(&fresh.members, |_| true);
+            let members = positions(&fresh.members, |member| !member.is_removed && !member.is_witness);
             self.older.borrow_mut().set_aside(written, members);
             let fresh = Rc::new(fresh);
             *self.open.borrow_mut() = Rc::clone(&fresh);
@@ -75,7 +78,7 @@ impl Session {
         let in_use = open.members.iter().enumerate().filter(|(_, member)| member.is_in_use());
         let asked: Vec<_> =
             in_use.map(|(at, member)| (at, member, send(&self.world, member, Message::Flush))).collect();
-        if asked.len() < open.members.len() {
+        if asked.len() < in_use_before {
             self.world.borrow_mut().count(Fault::LostBeforeForgotten);
         }
         let mut flushed = match self.world.borrow().control {
@@ -88,6 +91,14 @@ impl Session {
             }
         }
         self.older.borrow_mut().note_flushed(flushed);
+    }
+
+    /// As `State::data_count`.
+    fn data_count(&self) -> usize {
+        let (view, membership) = (self.view.borrow(), self.membership.borrow());
+        let is_witness = |member: &&RosterMember| member.role == Role::Witness;
+        let in_roster = |roster: &Roster| roster.settled(|_| false).members.iter().filter(is_witness).count();
+        view.counts().0.saturating_sub(membership.roster().map_or(0, in_roster))
     }
 
     async fn bring_back(self: Rc<Self>, position: usize) {
@@ -110,6 +121,9 @@ impl Session {
 
     async fn try_to_bring_back(&self, position: usize, left: &mut Option<PageMap>) -> Result<(), Halt> {
         let (member, is_compared) = self.returning(position, left).await?;
+        if member.is_witness && self.world.borrow().control != Some(Control::WitnessJoins) {
+            return self.admit_witness(position, member).await;
+        }
         let catch_up = self.admit(position, &member, is_compared, left).await?;
         let done = loop {
             let copied = self.copy(position, &member, &catch_up, is_compared).await;
@@ -148,45 +162,74 @@ impl Session {
         if !member.is_failed() {
             return Ok((member, true));
         }
+        if member.is_removed {
+            return Err(Halt::Ended);
+        }
         let target = member.target;
         let connection = self.world.borrow_mut().connect(self.writer, target).ok_or(Halt::Later)?;
-        let returned = Rc::new(Member::new(target, Some(connection), true));
-        let Some(Answer::Opened(state)) = ask(&self.world, &returned, Message::Open { takes_over: false }).await else {
+        let returned = Member::new(target, Some(connection), true);
+        let epoch = self.view.borrow().epoch_of(position);
+        let Some(Answer::Opened(replica)) =
+            ask(&self.world, &returned, Message::Open { takes_over: false, epoch }).await
+        else {
             fail(&self.world, &returned);
             return Err(Halt::Later);
         };
-        let _guard = self.view_lock.lock().await;
-        if self.has_ended.get() {
-            fail(&self.world, &returned);
-            return Err(Halt::Ended);
-        }
-        if self.view.borrow().is_superseded_by(&state) {
-            self.world.borrow_mut().count(Fault::SuccessorMet);
-            fail(&self.world, &returned);
-            self.give_up();
-            return Err(Halt::Ended);
-        }
-        let apart = {
-            let view = self.view.borrow();
-            of_returning(&Found { index: target as u16, state: &state }, view.line(), view.opening())
+        let (index, replica_uuid, state) = (replica.index, replica.uuid, replica.state);
+        let may_return = {
+            let _guard = self.view_lock.lock().await;
+            self.membership.borrow().may_return(index, replica_uuid)
         };
-        if apart.is_some_and(|apart| !apart.may_catch_up()) {
+        if !may_return {
             fail(&self.world, &returned);
             return Err(Halt::Rejected);
         }
+        let returned = Rc::new(returned.of_witness(self.membership.borrow().is_witness(index, replica_uuid)));
+        let apart = {
+            let _guard = self.view_lock.lock().await;
+            self.check_returned(position, &Found { index, state: &state }, &returned)?
+        };
         let is_own = apart.as_ref().is_none_or(Apart::votes);
         if !is_own || !state.is_behind || !self.view.borrow().has_kept(position, state.mark) {
             *left = None;
         }
-        self.members.borrow_mut()[position] = Rc::clone(&returned);
-        self.changes.set(self.changes.get() + 1);
-        self.view.borrow_mut().identify(position, target as u16);
-        if !self.introduce(&returned, Some(&state)).await {
+        if !self.introduce(position, (index, Some(replica_uuid), Some(&state)), &returned).await {
             fail(&self.world, &returned);
             return Err(Halt::Later);
         }
         let is_known = is_own && self.view.borrow().knows_what_lacks(position, state.mark);
         Ok((returned, !is_known))
+    }
+
+    /// What a replica that has come back is to the pool. The view is locked.
+    fn check_returned(&self, position: usize, found: &Found<'_>, returned: &Member) -> Result<Option<Apart>, Halt> {
+        let view = self.view.borrow();
+        let known = view.index(position);
+        let halt = if self.has_ended.get() {
+            Some(Halt::Ended)
+        } else if view.has_other(found.index, position) || known.is_some_and(|known| known != found.index) {
+            Some(Halt::Rejected)
+        } else if view.is_superseded_by(found.state) {
+            self.world.borrow_mut().count(Fault::SuccessorMet);
+            self.give_up();
+            Some(Halt::Ended)
+        } else {
+            None
+        };
+        if let Some(halt) = halt {
+            fail(&self.world, returned);
+            return Err(halt);
+        }
+        let apart = of_returning(found, view.line(), view.opening());
+        if apart.is_some_and(|apart| !apart.may_catch_up()) {
+            if self.world.borrow().plan.has_changes {
+                self.diverged.set(self.diverged.get() | 1 << position);
+                self.world.borrow_mut().count(Fault::DivergedLeftOut);
+            }
+            fail(&self.world, returned);
+            return Err(Halt::Rejected);
+        }
+        Ok(apart)
     }
 
     async fn no_longer_slow(
@@ -195,20 +238,37 @@ impl Session {
         member: Rc<Member>,
         is_compared: bool,
     ) -> Result<(Rc<Member>, bool), Halt> {
-        let _guard = self.view_lock.lock().await;
-        if self.has_ended.get() {
-            return Err(Halt::Ended);
-        }
-        let is_settled = self.in_use() == self.view.borrow().current() || self.change().await;
-        if !is_settled || self.flush(&member).await.is_err() {
+        let is_settled = {
+            let _guard = self.view_lock.lock().await;
+            if self.has_ended.get() {
+                return Err(Halt::Ended);
+            }
+            self.in_use() == self.view.borrow().current() || self.change().await
+        };
+        if !is_settled || (!member.is_witness && self.flush(&member).await.is_err()) {
             return Err(Halt::Slow);
         }
-        let is_known = self.view.borrow().knows_what_lacks(position, u64::MAX);
-        if !self.introduce(&member, None).await {
+        let (index, is_known) = {
+            let view = self.view.borrow();
+            (view.index(position), view.knows_what_lacks(position, u64::MAX))
+        };
+        if !self.introduce(position, (index.ok_or(Halt::Later)?, None, None), &member).await {
             fail(&self.world, &member);
             return Err(Halt::Later);
         }
         Ok((member, is_compared || !is_known))
+    }
+
+    /// As `Returns::admit_witness`.
+    async fn admit_witness(&self, position: usize, member: Rc<Member>) -> Result<(), Halt> {
+        let Some(_hold) = self.hold_all().await else { return Err(Halt::Ended) };
+        let open = Rc::clone(&self.open.borrow());
+        let mut members = open.members.clone();
+        member.is_slow.set(false);
+        members[position] = member;
+        *self.open.borrow_mut() = Rc::new(Open { members, ..Open::clone(&open) });
+        self.world.borrow_mut().count(Fault::WitnessBack);
+        Ok(())
     }
 
     /// Has the member be sent what is written from now on.
@@ -337,10 +397,10 @@ impl Session {
         self.view.borrow_mut().note_marked(position, &mark);
         self.changes.set(self.changes.get() + 1);
         let (mut change, changes) = (Change::default(), self.changes.get());
-        let connected = self.connected();
-        let step = self.view.borrow_mut().announce(&mut change, connected, self.in_use() | 1 << position);
+        let informed = self.informed().await;
+        let step = self.view.borrow_mut().announce(&mut change, informed, self.in_use() | 1 << position);
         match step {
-            Step::TellAll(question) => self.tell(connected, *question).await,
+            Step::TellAll(question) => _ = self.tell(informed, Message::Tell(question.0)).await,
             Step::Done(_) => return None,
         }
         Some(Joining { change, changes, mark })

@@ -8,27 +8,33 @@ use std::{
     task::Poll,
 };
 
-use pmof_control::{PoolState, Reply, Request};
+use pmof_control::{Reply, Request, Roster};
 
 use super::{
+    faults::Fault,
+    following::Following,
     plan::{Control, PAGES, WORDS},
+    target::{Answer, Message},
     tasks::{Lock, Shared, Tasks, sleep, until},
     truth::Pages,
-    world::{Answer, Fault, Message},
 };
 use crate::{
     catch_up::CatchUp,
-    lineage::{Agreement, Found, agree},
+    membership::Membership,
     older_pages::OlderPages,
+    outbox::WriteCount,
     pages::{PAGE_BYTES, PageMap},
-    view::{Change, Introduction, Positions, Rule, Step, View},
+    view::{Change, Positions, Step, View},
 };
 
 /// A member as its writer sees it.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) target: usize,
-    connection: Option<usize>,
+    pub(super) connection: Option<usize>,
+    pub(super) is_witness: bool,
+    /// It is none any more, or never was.
+    pub(super) is_removed: bool,
     is_failed: Cell<bool>,
     pub(super) is_behind: Cell<bool>,
     /// Nobody waits for it.
@@ -40,14 +46,32 @@ impl Member {
         Self {
             target,
             connection,
+            is_witness: false,
+            is_removed: false,
             is_failed: Cell::new(connection.is_none()),
             is_behind: Cell::new(is_behind),
             is_slow: Cell::default(),
         }
     }
 
+    /// The same of a witness, which is behind for ever.
+    pub(super) fn of_witness(self, is_witness: bool) -> Self {
+        self.is_behind.set(self.is_behind.get() || is_witness);
+        Self { is_witness, ..self }
+    }
+
+    /// Nobody, in the place of one that is no member.
+    pub(super) fn none(target: usize) -> Self {
+        Self { is_removed: true, ..Self::new(target, None, false) }
+    }
+
     pub(super) fn is_in_use(&self) -> bool {
         !self.is_failed() && !self.is_behind.get()
+    }
+
+    /// As `Standing::is_well`.
+    pub(super) fn is_well(&self) -> bool {
+        self.is_in_use() || (self.is_witness && !self.is_failed() && !self.is_slow.get())
     }
 
     pub(super) fn leave_behind(&self) {
@@ -73,23 +97,37 @@ pub(super) struct Session {
     pub(super) tasks: Rc<Tasks>,
     pub(super) writer: usize,
     /// Of the truth; `None` where another writer has fenced this one.
-    number: Option<usize>,
+    pub(super) number: Option<usize>,
     pub(super) open: RefCell<Rc<Open>>,
     /// Those that are told of epochs.
     pub(super) members: RefCell<Vec<Rc<Member>>>,
     pub(super) view: RefCell<View>,
+    pub(super) membership: RefCell<Membership>,
+    /// Held by whoever changes the members.
+    pub(super) changing: Lock,
+    /// Those that were told of an epoch which never came in force, and that nobody knew who went on: they are left as they are.
+    pub(super) diverged: Cell<Positions>,
+    /// Asynchronous members, and what they are to be sent.
+    pub(super) followings: RefCell<Vec<Rc<Following>>>,
+    pub(super) first_opening: Cell<u64>,
+    pub(super) written_bytes: Cell<u64>,
+    pub(super) kept_pages: RefCell<Pages>,
+    pub(super) pointing: Lock,
+    pub(super) writes: Arc<WriteCount>,
+    /// Writes that have begun and are not kept yet.
+    pub(super) under_way: RefCell<Vec<(usize, u64)>>,
     pub(super) view_lock: Lock,
     /// Whoever holds it keeps others from posting.
     pub(super) hold: Lock,
-    posting: Cell<usize>,
+    pub(super) posting: Cell<usize>,
     pub(super) older: RefCell<OlderPages>,
     pub(super) is_stopping: Cell<bool>,
     pub(super) has_ended: Cell<bool>,
     /// As `State::changes`.
     pub(super) changes: Cell<u64>,
-    is_marked: Cell<bool>,
-    page_locks: [Lock; PAGES],
-    lanes: Cell<usize>,
+    pub(super) is_marked: Cell<bool>,
+    pub(super) page_locks: [Lock; PAGES],
+    pub(super) lanes: Cell<usize>,
     /// A thread brings the member back.
     pub(super) attended: RefCell<Vec<bool>>,
 }
@@ -140,162 +178,37 @@ pub(super) async fn read(world: &Shared, member: &Member) -> Option<Pages> {
     }
 }
 
-/// Asks the same of members at once. One that answers anything else is lost.
-async fn tell(world: &Shared, members: &[Rc<Member>], message: Message, expected: &Reply) {
-    let asked: Vec<_> = members.iter().map(|member| send(world, member, message.clone())).collect();
-    for (member, question) in members.iter().zip(asked) {
-        if question.is_some() {
-            match answer(world, member, question).await {
-                Some(Answer::Told(reply)) if reply == *expected => {}
-                _ => fail(world, member),
-            }
-        }
-    }
-}
-
-/// A target that has opened its replica.
-struct Opened {
-    target: usize,
-    connection: usize,
-    state: PoolState,
-}
-
-/// Opens the pool. `None`: not this time.
-pub(super) async fn open(world: &Shared, tasks: &Rc<Tasks>, writer: usize) -> Option<Rc<Session>> {
-    let opened = ask_all(world, writer).await;
-    let session = match opened {
-        Some(ref opened) => open_those(world, tasks, writer, opened).await,
-        None => None,
+/// Whether an answer is the one that was asked for.
+pub(super) fn is_answer_to(message: &Message, answer: &Answer) -> bool {
+    let expected = match message {
+        Message::Tell(Request::Begin { .. }) => Reply::Begun,
+        Message::Tell(Request::Confirm { .. }) => Reply::Confirmed,
+        Message::Tell(Request::Mark { .. }) => Reply::Marked,
+        Message::Tell(Request::Close { .. }) => Reply::Closed,
+        Message::Keep(_) => return matches!(answer, Answer::Kept),
+        _ => return false,
     };
-    if session.is_none() {
-        world.borrow_mut().count(Fault::OpeningAbandoned);
-    }
-    session
+    matches!(answer, Answer::Told(reply) if *reply == expected)
 }
 
-/// `None`: one of them is in use by another writer.
-async fn ask_all(world: &Shared, writer: usize) -> Option<Vec<Opened>> {
-    let count = world.borrow().targets.len();
-    let mut order: Vec<usize> = (0..count).collect();
-    order.sort_by_key(|target| world.borrow().targets[*target].restored.is_some());
-    let (mut opened, mut is_busy) = (Vec::new(), false);
-    let takes_over = world.borrow_mut().random.once_in(6);
-    for target in order {
-        let Some(connection) = world.borrow_mut().connect(writer, target) else { continue };
-        let member = Member::new(target, Some(connection), false);
-        match ask(world, &member, Message::Open { takes_over }).await {
-            Some(Answer::Opened(state)) => opened.push(Opened { target, connection, state }),
-            Some(_) => {
-                is_busy = true;
-                fail(world, &member);
-            }
-            None => {}
-        }
+/// Tells a member something. One that answers anything else is lost.
+pub(super) async fn tell(world: &Shared, member: &Member, message: Message) -> bool {
+    let is_told = ask(world, member, message.clone()).await.is_some_and(|answer| is_answer_to(&message, &answer));
+    if !is_told {
+        fail(world, member);
     }
-    opened.sort_by_key(|opened| opened.target);
-    if is_busy {
-        release(world, &opened).await;
-        return None;
-    }
-    Some(opened)
-}
-
-async fn release(world: &Shared, opened: &[Opened]) {
-    for Opened { target, connection, .. } in opened {
-        let member = Member::new(*target, Some(*connection), false);
-        let _ = ask(world, &member, Message::Tell(Request::Close { in_order: false })).await;
-        fail(world, &member);
-    }
-}
-
-/// As `Opening::judge` does.
-fn judge(world: &Shared, opened: &[Opened], made: u16) -> Option<Agreement> {
-    if opened.is_empty() {
-        return None;
-    }
-    let control = world.borrow().control;
-    let mut states: Vec<_> = opened.iter().map(|opened| opened.state.clone()).collect();
-    if control == Some(Control::MarksNotCompared) {
-        for state in &mut states {
-            state.mark = 0;
-        }
-    }
-    let found = opened.iter().zip(&states).map(|(opened, state)| Found { index: opened.target as u16, state });
-    let found: Vec<_> = found.collect();
-    let mut agreement = agree(&found, made).ok()?;
-    agreement.put_stale_behind(&found);
-    if control == Some(Control::BehindAsSource) {
-        agreement.in_sync.extend(agreement.behind.drain(..).map(|(position, _)| position));
-        agreement.source = agreement.in_sync.last().copied()?;
-    }
-    let is_enough = control == Some(Control::TooFewVotes) || agreement.is_enough(&found, (1 << made) - 1, true);
-    is_enough.then_some(agreement)
-}
-
-async fn open_those(world: &Shared, tasks: &Rc<Tasks>, writer: usize, opened: &[Opened]) -> Option<Rc<Session>> {
-    let made = world.borrow().targets.len();
-    let Some(agreement) = judge(world, opened, made as u16) else {
-        release(world, opened).await;
-        return None;
-    };
-    let mut members: Vec<_> = (0..made).map(|target| Rc::new(Member::new(target, None, false))).collect();
-    let mut indexes = vec![None; made];
-    for (position, Opened { target, connection, .. }) in opened.iter().enumerate() {
-        let member = Member::new(*target, Some(*connection), !agreement.in_sync.contains(&position));
-        if agreement.foreign.iter().any(|(foreign, _)| *foreign == position) {
-            fail(world, &member);
-        } else {
-            indexes[*target] = Some(*target as u16);
-        }
-        members[*target] = Rc::new(member);
-    }
-    let source = opened[agreement.source].target;
-    let is_clean = agreement.is_clean;
-    let in_use = positions(&members, Member::is_in_use);
-    let view = View::new(Rule::of(made), indexes, agreement.base, agreement.mark, in_use);
-    let written = Arc::new(PageMap::new(PAGES as u64 * PAGE_BYTES));
-    let open = Open { members: members.clone(), catching_up: Vec::new(), written };
-    let mut session = Session {
-        world: Rc::clone(world),
-        tasks: Rc::clone(tasks),
-        writer,
-        number: None,
-        open: RefCell::new(Rc::new(open)),
-        members: RefCell::new(members),
-        view: RefCell::new(view),
-        view_lock: Lock::default(),
-        hold: Lock::default(),
-        posting: Cell::new(0),
-        older: RefCell::default(),
-        is_stopping: Cell::new(false),
-        has_ended: Cell::new(false),
-        changes: Cell::new(0),
-        is_marked: Cell::new(false),
-        page_locks: Default::default(),
-        lanes: Cell::new(0),
-        attended: RefCell::new(vec![false; made]),
-    };
-    let Some(found) = session.begin(is_clean, source).await else {
-        session.give_up();
-        return None;
-    };
-    let opening = session.view.borrow().opening();
-    session.number = world.borrow_mut().truth.opened(opening, &found);
-    if session.number.is_some() {
-        session.check_equal();
-    } else {
-        world.borrow_mut().count(Fault::FencedWhileOpening);
-    }
-    if session.in_use().count_ones() < made as u32 {
-        world.borrow_mut().count(Fault::OpenedWithoutAll);
-    }
-    world.borrow_mut().note(|| format!("w{writer} has opened the pool, in sync {in_use:b}: {found:?}"));
-    Some(Rc::new(session))
+    is_told
 }
 
 impl Session {
     pub(super) fn in_use(&self) -> Positions {
-        positions(&self.members.borrow(), Member::is_in_use)
+        positions(&self.members.borrow(), Member::is_in_use) & !self.membership.borrow().leaving()
+    }
+
+    /// Where the members in sync lie.
+    pub(super) fn targets_in_use(&self) -> Vec<usize> {
+        let members = self.members.borrow();
+        members.iter().filter(|member| member.is_in_use()).map(|member| member.target).collect()
     }
 
     /// As `State::connected`.
@@ -352,13 +265,15 @@ impl Session {
         .await
     }
 
-    /// Asks the same of members at once. One that answers anything else is lost, one that takes too long is left behind. The view is locked.
-    pub(super) async fn tell(&self, asked: Positions, (request, expected): (Request, Reply)) {
+    /// Asks the same of members at once. One that answers anything else is lost, one that takes too long is left behind. The view is locked. Returns those that have
+    /// answered.
+    pub(super) async fn tell(&self, asked: Positions, message: Message) -> Positions {
         let members = self.members.borrow().clone();
         let asked = members.iter().enumerate().filter(|(position, _)| asked & (1 << position) != 0);
-        let message = Message::Tell(request);
-        let asked: Vec<_> = asked.map(|(_, member)| (member, send(&self.world, member, message.clone()))).collect();
-        for (member, question) in asked {
+        let asked: Vec<_> =
+            asked.map(|(position, member)| (position, member, send(&self.world, member, message.clone()))).collect();
+        let mut answered = 0;
+        for (position, member, question) in asked {
             if question.is_none() {
                 continue;
             }
@@ -366,19 +281,25 @@ impl Session {
                 self.world.borrow_mut().count(Fault::SlowAsked);
             }
             match self.answer_in_time(member, question, true).await {
-                Some(Answer::Told(reply)) if reply == expected => {}
+                Some(answer) if is_answer_to(&message, &answer) => answered |= 1 << position,
                 None if member.is_slow.get() => {}
                 _ => fail(&self.world, member),
             }
         }
+        answered
     }
 
     /// The pool's epoch is all replicas', and the writer knows it.
     pub(super) fn is_whole(&self) -> bool {
-        let made = self.members.borrow().len();
-        let current = self.view.borrow().current();
-        self.in_use().count_ones() as usize == made
-            && self.in_use() == current
+        let (view, membership) = (self.view.borrow(), self.membership.borrow());
+        let done = self.in_use() | self.diverged.get();
+        let is_done = |index: u16| view.position(index).is_some_and(|position| done & (1 << position) != 0);
+        let is_idle = |roster: &Roster| roster.spares().all(|spare| spare.replica_uuid.is_nil());
+        let roster = membership.roster();
+        roster.is_none_or(|roster| roster.with_data().all(|member| is_done(member.index)) && is_idle(roster))
+            && !membership.has_change()
+            && self.in_use() != 0
+            && self.in_use() == view.current()
             && self.open.borrow().catching_up.is_empty()
     }
 
@@ -389,7 +310,7 @@ impl Session {
     }
 
     /// Begins the opening's epoch and makes the members in sync equal. Returns what the pool holds.
-    async fn begin(&self, is_clean: bool, source: usize) -> Option<Pages> {
+    pub(super) async fn begin(&self, is_clean: bool, source: usize) -> Option<Pages> {
         if !self.change().await {
             let members = self.members.borrow().clone();
             if members.iter().any(|member| !member.is_in_use()) {
@@ -440,11 +361,15 @@ impl Session {
 
     async fn tell_mark(&self) {
         let request = self.view.borrow().mark();
-        self.tell_in_use(request).await;
+        self.tell(self.in_use(), Message::Tell(request)).await;
     }
 
-    async fn tell_in_use(&self, request: Request) {
-        self.tell(self.in_use(), (request, Reply::Marked)).await;
+    /// As `Epochs::raise_mark`.
+    async fn tell_counted(&self, request: Request) {
+        let in_use = self.in_use();
+        let is_well = |member: &Member| member.is_witness && member.is_well();
+        let witnesses = positions(&self.members.borrow(), is_well) & !self.membership.borrow().leaving();
+        self.tell(if in_use == 0 { 0 } else { in_use | witnesses }, Message::Tell(request)).await;
     }
 
     /// A change of the epoch, driven as `Epochs::begin_in` does. The view is locked.
@@ -456,31 +381,18 @@ impl Session {
     pub(super) async fn go_on(&self, mut change: Change) -> bool {
         self.changes.set(self.changes.get() + 1);
         loop {
-            let connected = self.connected();
-            let step = self.view.borrow_mut().step(&mut change, connected, self.in_use());
+            let informed = self.informed().await;
+            let step = self.view.borrow_mut().step(&mut change, informed, self.in_use());
             match step {
-                Step::TellAll(question) => self.tell(connected, *question).await,
+                Step::TellAll(question) => _ = self.tell(informed, Message::Tell(question.0)).await,
                 Step::Done(is_done) => {
-                    if !is_done {
+                    if is_done {
+                        self.settle_members().await;
+                    } else {
                         self.world.borrow_mut().count(Fault::ChangeAbandoned);
                     }
                     return is_done;
                 }
-            }
-        }
-    }
-
-    /// As `Epochs::introduce`. The view is locked.
-    pub(super) async fn introduce(&self, member: &Rc<Member>, found: Option<&PoolState>) -> bool {
-        let introduction = self.view.borrow_mut().introduction(member.target as u16, found);
-        match introduction {
-            None => false,
-            Some(Introduction::ByChange) => self.change().await,
-            Some(Introduction::Tell(told)) => {
-                for (request, reply) in told {
-                    tell(&self.world, std::slice::from_ref(member), Message::Tell(request), &reply).await;
-                }
-                !member.is_failed()
             }
         }
     }
@@ -501,23 +413,26 @@ impl Session {
             return is_settled;
         }
         let request = self.view.borrow_mut().raise_mark();
-        self.tell_in_use(request).await;
+        self.tell_counted(request).await;
         self.is_marked.set(true);
         self.in_use() == current() || self.change().await
     }
 
     /// One write, and its persist.
     async fn persist(&self, page: usize) {
+        let _rooms = self.wait_for_room().await;
         until(|| !self.hold.is_held()).await;
         self.posting.set(self.posting.get() + 1);
+        let writing = (!self.followings.borrow().is_empty()).then(|| self.writes.begin());
         let open = Rc::clone(&self.open.borrow());
         let value = self.world.borrow_mut().truth.issue(self.number, page);
+        self.under_way.borrow_mut().push((page, value));
         if self.world.borrow().control != Some(Control::PageNotMarked) {
             open.written.mark(bytes_of(page));
         }
         let before: Vec<_> = open.catching_up.iter().map(|(_, catch_up)| catch_up.before_write()).collect();
         let mut missed = 0;
-        for (position, member) in open.members.iter().enumerate() {
+        for (position, member) in open.members.iter().enumerate().filter(|(_, member)| !member.is_witness) {
             if self.has_room(member) {
                 send(&self.world, member, Message::Write { page, words: [value; WORDS] });
             } else {
@@ -537,15 +452,11 @@ impl Session {
                 catch_up.missed_write(&bytes_of(page));
             }
         }
+        self.keep(page, [value; WORDS]);
+        self.under_way.borrow_mut().retain(|write| *write != (page, value));
+        drop(writing);
         self.posting.set(self.posting.get() - 1);
-        let in_sync = open.members.iter().filter(|member| !member.is_behind.get());
-        let flushing: Vec<_> = in_sync.map(|member| (member, send(&self.world, member, Message::Flush))).collect();
-        let mut reached = Vec::new();
-        for (member, question) in flushing {
-            if matches!(self.answer_in_time(member, question, false).await, Some(Answer::Flushed)) {
-                reached.push(Rc::clone(member));
-            }
-        }
+        let reached = self.flush_in_sync(&open).await;
         let is_early = match self.world.borrow().control {
             Some(Control::AcknowledgedEarly) => true,
             Some(Control::SlowAcknowledgedEarly) => open.members.iter().any(|member| member.is_slow.get()),
@@ -556,6 +467,27 @@ impl Session {
         }
         let is_acknowledged = self.acknowledge(&open.members).await;
         self.receipt(&open, &reached, page, value, is_acknowledged || is_early);
+    }
+
+    /// Has all in sync flush what was posted, and those who are to know of losses know of them, as a persist of everything does.
+    pub(super) async fn persist_all(&self) -> bool {
+        until(|| !self.hold.is_held()).await;
+        let open = Rc::clone(&self.open.borrow());
+        let reached = self.flush_in_sync(&open).await;
+        let is_acknowledged = self.acknowledge(&open.members).await;
+        Self::is_persisted(&open, &reached, is_acknowledged).is_some()
+    }
+
+    async fn flush_in_sync(&self, open: &Open) -> Vec<Rc<Member>> {
+        let in_sync = open.members.iter().filter(|member| !member.is_behind.get());
+        let flushing: Vec<_> = in_sync.map(|member| (member, send(&self.world, member, Message::Flush))).collect();
+        let mut reached = Vec::new();
+        for (member, question) in flushing {
+            if matches!(self.answer_in_time(member, question, false).await, Some(Answer::Flushed)) {
+                reached.push(Rc::clone(member));
+            }
+        }
+        reached
     }
 
     /// As `Open::write_on`: whether a write is posted.
@@ -577,15 +509,25 @@ impl Session {
         self.view_lock.is_held() || !self.leave_behind(member)
     }
 
+    /// Those that have what was persisted, if it is so, and whether one lacks it.
+    fn is_persisted<'m>(
+        open: &Open,
+        reached: &'m [Rc<Member>],
+        is_acknowledged: bool,
+    ) -> Option<(Vec<&'m Rc<Member>>, bool)> {
+        let has_it: Vec<_> = reached.iter().filter(|member| member.is_in_use()).collect();
+        let counted = open.members.iter().filter(|member| !member.is_removed && !member.is_witness).count();
+        let is_missed = has_it.len() < counted;
+        (!has_it.is_empty() && (!is_missed || is_acknowledged)).then_some((has_it, is_missed))
+    }
+
     /// As `Open::receipt`.
     fn receipt(&self, open: &Open, reached: &[Rc<Member>], page: usize, value: u64, is_acknowledged: bool) {
-        let has_it: Vec<_> = reached.iter().filter(|member| member.is_in_use()).collect();
-        let is_missed = has_it.len() < open.members.len();
-        let mut world = self.world.borrow_mut();
-        if has_it.is_empty() || (is_missed && !is_acknowledged) {
-            world.count(Fault::NotAcknowledged);
+        let Some((has_it, is_missed)) = Self::is_persisted(open, reached, is_acknowledged) else {
+            self.world.borrow_mut().count(Fault::NotAcknowledged);
             return;
-        }
+        };
+        let mut world = self.world.borrow_mut();
         if is_missed {
             world.count(Fault::AcknowledgedDegraded);
         }
@@ -631,6 +573,7 @@ impl Session {
     pub(super) async fn close(&self) {
         self.is_stopping.set(true);
         until(|| self.lanes.get() == 0).await;
+        self.finish_followers().await;
         let _hold = self.hold.lock().await;
         self.flush_everything().await;
         {
@@ -641,14 +584,14 @@ impl Session {
             self.has_ended.set(true);
         }
         let members = self.open.borrow().members.clone();
-        for member in members.iter().filter(|member| !member.is_behind.get()) {
+        for member in members.iter().filter(|member| !member.is_behind.get() || member.is_witness) {
             let _ = ask(&self.world, member, Message::Tell(Request::Close { in_order: true })).await;
         }
         self.give_up();
     }
 
     /// Members in sync that nobody writes are equal.
-    fn check_equal(&self) {
+    pub(super) fn check_equal(&self) {
         let members = self.members.borrow().clone();
         let mut world = self.world.borrow_mut();
         let is_reached = |member: &&Rc<Member>| {

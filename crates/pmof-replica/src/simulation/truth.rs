@@ -1,5 +1,7 @@
 //! What really happened, and whether it may have.
 
+use pmof_control::ConsistencyPoint;
+
 use super::plan::{PAGES, WORDS};
 
 /// The words of a page, each of which a write changes at once.
@@ -31,11 +33,30 @@ impl Opening {
     }
 }
 
+/// A consistency point.
+#[derive(Debug)]
+struct Point {
+    made: ConsistencyPoint,
+    held: Pages,
+    /// Writes that were under way: they are before it or behind it.
+    under_way: Vec<(usize, u64)>,
+}
+
+impl Point {
+    fn may_hold(&self, pages: &Pages) -> bool {
+        let is_under_way = |page: usize| pages[page].iter().all(|word| self.under_way.contains(&(page, *word)));
+        (0..PAGES).all(|page| self.held[page] == pages[page] || is_under_way(page))
+    }
+}
+
 /// The pool as its users know it.
 #[derive(Debug)]
 pub(super) struct Truth {
     openings: Vec<Opening>,
     last_value: u64,
+    /// Consistency points that were made, what the pool held at each, and how far writers said that they were.
+    points: Vec<Point>,
+    heard: Vec<ConsistencyPoint>,
     pub(super) acknowledged: u64,
     /// The first rule that was broken.
     pub(super) violation: Option<String>,
@@ -49,7 +70,14 @@ impl Truth {
             issued: Default::default(),
             committed: [[0; WORDS]; PAGES],
         };
-        Self { openings: vec![first], last_value: 0, acknowledged: 0, violation: None }
+        Self {
+            openings: vec![first],
+            last_value: 0,
+            points: Vec::new(),
+            heard: Vec::new(),
+            acknowledged: 0,
+            violation: None,
+        }
     }
 
     pub(super) fn violate(&mut self, what: impl FnOnce() -> String) {
@@ -112,6 +140,45 @@ impl Truth {
                 });
             }
         }
+    }
+
+    /// A point was made, behind what the pool holds then, which is acknowledged by that.
+    pub(super) fn reach(
+        &mut self,
+        opening: Option<usize>,
+        point: &ConsistencyPoint,
+        (pages, under_way): (&Pages, Vec<(usize, u64)>),
+    ) {
+        for (page, words) in pages.iter().enumerate() {
+            let is_written = opening.is_none_or(|opening| self.openings[opening].recovered[page] != *words);
+            if is_written {
+                self.acknowledge(opening, page, words[0]);
+            }
+        }
+        self.points.push(Point { made: point.clone(), held: *pages, under_way });
+    }
+
+    /// A member was told how far its writer is.
+    pub(super) fn hear(&mut self, far: &ConsistencyPoint) {
+        self.heard.push(far.clone());
+    }
+
+    /// Whether a member is at a point, if it holds this.
+    pub(super) fn is_at(&self, point: &ConsistencyPoint, pages: &Pages) -> bool {
+        let is_same = |made: &ConsistencyPoint| ConsistencyPoint { number: point.number, ..made.clone() } == *point;
+        self.points.iter().any(|point| is_same(&point.made) && point.may_hold(pages))
+    }
+
+    /// Whether a writer was so far.
+    pub(super) fn was_so_far(&self, heard: &ConsistencyPoint) -> bool {
+        let mut said = self.heard.iter().chain(self.points.iter().map(|point| &point.made));
+        said.any(|far| ConsistencyPoint { number: heard.number, ..far.clone() } == *heard)
+    }
+
+    /// What was written behind a point in its opening, and of this all that was acknowledged, is lost, on purpose: the pool goes on from there.
+    pub(super) fn promoted(&mut self, pages: &Pages) {
+        let (recovered, committed) = (*pages, *pages);
+        self.openings = vec![Opening { epoch: 0, recovered, issued: Default::default(), committed }];
     }
 
     /// What the pool has to hold when nobody writes.

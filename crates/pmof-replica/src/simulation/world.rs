@@ -1,121 +1,27 @@
-//! Targets with their media, and the network between them and writers; what goes wrong in them.
+//! The world that writers live in: targets, the network between them, and the truth.
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    rc::Rc,
+    sync::Arc,
     task::Poll,
 };
 
-use pmof_control::{PoolState, Reply, Request};
+use pmof_control::{PoolState, Request, Role, Roster, RosterMember};
 
 use super::{
+    areas::Areas,
+    faults::Fault,
     names,
-    plan::{Control, PAGES, WORDS},
+    plan::{Control, Plan},
     random::Random,
-    truth::{Page, Pages, Truth},
+    target::{Answer, Message, Restored, Target},
+    truth::Truth,
 };
-use crate::lineage::{Found, agree};
-
-/// What goes wrong, each counted when it has really changed something.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Fault {
-    WriterCrashed,
-    WriterPaused,
-    TargetLostPower,
-    UnflushedWordLost,
-    UnflushedWordKept,
-    PageTorn,
-    TargetKilled,
-    CutAtWriter,
-    CutAtTarget,
-    CutBehindRequest,
-    LateNotice,
-    RequestsBlocked,
-    RepliesBlocked,
-    BothWaysBlocked,
-    MessageDelayed,
-    MessageOvertaken,
-    ControlDuplicated,
-    ClockJumped,
-    OlderCopyRestored,
-    FlushFailed,
-    DiskFull,
-    StateNotWritten,
-    StateWrittenAndRefused,
-    OpeningAbandoned,
-    OpenedWithoutAll,
-    TakenOver,
-    FencedWhileOpening,
-    CatchUpInterrupted,
-    ChangeAbandoned,
-    AcknowledgedDegraded,
-    NotAcknowledged,
-    WrittenWhileCatchingUp,
-    SlowLeftBehind,
-    SlowAsked,
-    SlowTakenBack,
-    NoRoom,
-    LostBeforeForgotten,
-    SuccessorMet,
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum Message {
-    /// Opens the replica; `takes_over`: whoever else has it open is fenced first.
-    Open {
-        takes_over: bool,
-    },
-    Tell(Request),
-    Write {
-        page: usize,
-        words: Page,
-    },
-    Flush,
-    Read,
-}
-
-#[derive(Clone, Debug)]
-pub(super) enum Answer {
-    Opened(PoolState),
-    Busy,
-    Told(Reply),
-    Flushed,
-    Pages(Pages),
-    Refused,
-}
-
-/// A replica on its target: what is durable, what the page cache shows, and who has it open.
-#[derive(Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each is a fault that may have met it")]
-pub(super) struct Target {
-    pub(super) state: PoolState,
-    pub(super) durable: Pages,
-    pub(super) cache: Pages,
-    /// The connection that has it open.
-    pub(super) open_by: Option<usize>,
-    has_begun: bool,
-    pub(super) is_up: bool,
-    copies: Vec<(PoolState, Pages)>,
-    /// The next flush fails; the next state is not written, or written and refused.
-    fails_flush: bool,
-    fails_state: bool,
-    /// A flush failed: all that follow do, until the replica is opened anew.
-    is_poisoned: bool,
-    /// What is flushed finds no room, or not for all.
-    is_full: bool,
-    /// It was put back to an older copy, and does not know yet that it is behind.
-    pub(super) restored: Option<Restored>,
-    /// How often it was put back.
-    restored_times: u64,
-}
-
-/// What was put back to an older copy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Restored {
-    /// A replica in sync by this epoch.
-    InSync { epoch: uuid::Uuid },
-    /// One that was behind already, or has been when the copy was made.
-    Voter,
-}
+use crate::{
+    PoolUrl,
+    roster::{FoundMember, made, with_uncounted},
+};
 
 /// A connection of a writer to a target. Both ends learn of its end by themselves.
 #[derive(Debug)]
@@ -125,27 +31,36 @@ pub(super) struct Connection {
     pub(super) is_open_here: bool,
     pub(super) is_open_there: bool,
     /// With the steps at which they were sent.
-    requests: VecDeque<(u64, u64, Message)>,
-    replies: VecDeque<(u64, Answer)>,
+    pub(super) requests: VecDeque<(u64, u64, Message)>,
+    pub(super) replies: VecDeque<(u64, Answer)>,
     /// How often its target had been put back to an older copy when it was made.
     restored_times: u64,
     /// The next control message arrives twice.
-    duplicates: bool,
+    pub(super) duplicates: bool,
 }
 
 /// Which way between a writer and a target nothing goes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Link {
-    requests_blocked: bool,
-    replies_blocked: bool,
+pub(super) struct Link {
+    pub(super) requests_blocked: bool,
+    pub(super) replies_blocked: bool,
 }
 
 pub(super) struct World {
     pub(super) random: Random,
     pub(super) step: u64,
     pub(super) targets: Vec<Target>,
+    /// Where each of them is found.
+    pub(super) urls: Vec<Arc<PoolUrl>>,
+    /// Where replicas have been that somebody might ask for.
+    pub(super) known: Vec<bool>,
+    pub(super) plan: Plan,
+    /// An operator of the writer is changing the members.
+    pub(super) is_changing: Vec<bool>,
     pub(super) connections: Vec<Connection>,
-    links: Vec<Vec<Link>>,
+    /// Those that are open at either end.
+    live: Vec<usize>,
+    pub(super) links: Vec<Vec<Link>>,
     answers: BTreeMap<u64, Answer>,
     next_question: u64,
     pub(super) truth: Truth,
@@ -161,7 +76,7 @@ pub(super) struct World {
 
 /// Something of the network that can happen next.
 #[derive(Clone, Copy, Debug)]
-enum Event {
+pub(super) enum Event {
     Deliver(usize),
     Return(usize),
     NoticeThere(usize),
@@ -170,30 +85,45 @@ enum Event {
 }
 
 impl World {
-    pub(super) fn new(seed: u64, target_count: usize, writer_count: usize, control: Option<Control>) -> Self {
-        let made = PoolState::new(uuid::Uuid::new_v4(), target_count as u16).closed();
+    pub(super) fn new(seed: u64, plan: Plan, control: Option<Control>) -> Self {
         names::forget();
-        let target = Target {
-            state: made,
-            durable: [[0; WORDS]; PAGES],
-            cache: [[0; WORDS]; PAGES],
-            open_by: None,
-            has_begun: false,
-            is_up: true,
-            copies: Vec::new(),
-            fails_flush: false,
-            fails_state: false,
-            is_poisoned: false,
-            is_full: false,
-            restored: None,
-            restored_times: 0,
+        let url = |machine: usize| format!("tcp://t{machine}:1/p").parse().map(Arc::new).expect("an address");
+        let urls: Vec<Arc<PoolUrl>> = (0..plan.machines).map(url).collect();
+        let state = PoolState::new(uuid::Uuid::new_v4(), plan.made as u16).closed();
+        let target = |machine: usize| Target::new(machine as u16, state.clone(), machine < plan.made);
+        let mut targets: Vec<_> = (0..plan.machines).map(target).collect();
+        let of = |machine: usize| FoundMember {
+            index: machine as u16,
+            replica_uuid: targets[machine].replica_uuid,
+            url: Arc::clone(&urls[machine]),
         };
+        let members: Vec<_> = (0..plan.made).map(of).collect();
+        let mut roster = made(&members);
+        if let Some(machine) = plan.asynchronous {
+            let (index, target) = (plan.made as u16, &mut targets[machine]);
+            let (role, replica_uuid) = (Role::Asynchronous, target.replica_uuid);
+            let url = urls[machine].to_string();
+            let of_roster = RosterMember { index, role, replica_uuid, url, domain: String::new() };
+            roster = with_uncounted(&roster, index, Some(of_roster));
+            (target.is_there, target.index, target.areas) = (true, index, Some(Box::new(Areas::new())));
+            // It knows that it is behind.
+            target.state.is_behind = true;
+        }
+        let roster = Rc::new(roster);
+        for target in targets.iter_mut().filter(|target| target.is_there) {
+            target.roster = Some(Rc::clone(&roster));
+        }
         Self {
             random: Random::new(seed),
             step: 0,
-            targets: vec![target; target_count],
+            targets,
+            urls,
+            known: (0..plan.machines).map(|machine| machine < plan.made).collect(),
             connections: Vec::new(),
-            links: vec![vec![Link::default(); target_count]; writer_count],
+            live: Vec::new(),
+            links: vec![vec![Link::default(); plan.machines]; plan.writers + 1],
+            is_changing: vec![false; plan.writers + 1],
+            plan,
             answers: BTreeMap::new(),
             next_question: 0,
             truth: Truth::new(),
@@ -237,15 +167,20 @@ impl World {
             restored_times: self.targets[target].restored_times,
             duplicates: false,
         });
+        self.live.push(self.connections.len() - 1);
         Some(self.connections.len() - 1)
     }
 
     /// What an older copy is told by, as promised: of a replica in sync, by one other that the writer has, which knows of the epoch and of the
     /// marks since; of one that is behind, whose word on epochs counts, by all others together.
-    fn may_judge(&self, writer: usize, target: usize) -> bool {
+    pub(super) fn may_judge(&self, writer: usize, target: usize) -> bool {
         let is_own = |connection: &Connection| connection.writer == writer && connection.is_open_here;
         let has = |of: &Target| of.open_by.is_some_and(|open_by| is_own(&self.connections[open_by]));
-        let mut others = self.targets.iter().enumerate().filter(|(other, _)| *other != target).map(|(_, other)| other);
+        let mut others = self.targets[..self.plan.made]
+            .iter()
+            .enumerate()
+            .filter(|(other, _)| *other != target)
+            .map(|(_, other)| other);
         let (of, mark) = (&self.targets[target], self.targets[target].state.mark);
         let knows =
             |state: &PoolState, epoch| state.epoch.id == epoch || state.ancestors.iter().any(|of| of.id == epoch);
@@ -288,7 +223,10 @@ impl World {
     /// Something of the network happens.
     pub(super) fn advance(&mut self) {
         let mut events = Vec::new();
-        for (index, connection) in self.connections.iter().enumerate() {
+        let connections = &self.connections;
+        self.live.retain(|index| connections[*index].is_open_here || connections[*index].is_open_there);
+        for index in self.live.iter().copied() {
+            let connection = &self.connections[index];
             let link = self.links[connection.writer][connection.target];
             let (here, there) = (connection.is_open_here, connection.is_open_there);
             if there && !connection.requests.is_empty() && !link.requests_blocked {
@@ -315,7 +253,7 @@ impl World {
         self.happen(event);
     }
 
-    fn happen(&mut self, event: Event) {
+    pub(super) fn happen(&mut self, event: Event) {
         match event {
             Event::Deliver(index) => {
                 let Some((question, sent, message)) = self.connections[index].requests.pop_front() else { return };
@@ -329,7 +267,7 @@ impl World {
                 let answer = self.handle(index, &message);
                 self.note(|| {
                     let answer = match &answer {
-                        Some(Answer::Opened(state)) => brief(state),
+                        Some(Answer::Opened(replica) | Answer::Info { replica, .. }) => brief(&replica.state),
                         other => format!("{other:?}"),
                     };
                     format!("w{writer} -> t{target} {}: {answer}", brief_message(&message))
@@ -354,12 +292,20 @@ impl World {
             let of_writer = connection.writer == writer && connection.is_open_there;
             of_writer && connection.requests.front().is_some_and(|(first, ..)| *first < question)
         };
-        if self.connections.iter().any(|connection| is_older(&connection)) {
+        if self.live.iter().any(|index| is_older(&&self.connections[*index])) {
             self.count(Fault::MessageOvertaken);
         }
     }
 
-    fn end_there(&mut self, index: usize) {
+    /// Whether a target serves a connection, and answers come back.
+    pub(super) fn is_served(&self, index: usize) -> bool {
+        let connection = &self.connections[index];
+        let (target, link) = (&self.targets[connection.target], self.links[connection.writer][connection.target]);
+        let is_open = connection.is_open_here && connection.is_open_there && target.open_by == Some(index);
+        is_open && target.is_up && !link.requests_blocked && !link.replies_blocked
+    }
+
+    pub(super) fn end_there(&mut self, index: usize) {
         let connection = &mut self.connections[index];
         if std::mem::replace(&mut connection.is_open_there, false) && !connection.requests.is_empty() {
             connection.requests.clear();
@@ -368,298 +314,6 @@ impl World {
         if target.open_by == Some(index) {
             target.open_by = None;
         }
-    }
-
-    fn handle(&mut self, index: usize, message: &Message) -> Option<Answer> {
-        let number = self.connections[index].target;
-        let (writer, is_left) = (self.connections[index].writer, !self.connections[index].is_open_here);
-        let may_judge = self.may_judge(writer, number);
-        let target = &mut self.targets[number];
-        if let Message::Open { takes_over } = message {
-            let holder = target.open_by;
-            if (holder.is_some() && !takes_over) || !may_judge {
-                if is_left || holder.is_some_and(|by| !self.connections[by].is_open_here) {
-                    self.count(Fault::LateNotice);
-                }
-                return Some(Answer::Busy);
-            }
-            if let Some(holder) = holder {
-                self.count(Fault::TakenOver);
-                if self.control != Some(Control::NotFenced) {
-                    self.end_there(holder);
-                }
-            }
-            let target = &mut self.targets[number];
-            target.open_by = Some(index);
-            (target.has_begun, target.is_poisoned) = (false, false);
-            if target.state.is_open {
-                target.durable = target.cache;
-            }
-            return Some(Answer::Opened(target.state.clone()));
-        }
-        if target.open_by != Some(index) && self.control != Some(Control::NotFenced) {
-            return Some(Answer::Refused);
-        }
-        match message {
-            Message::Open { .. } => None,
-            Message::Write { page, words } => {
-                target.cache[*page] = *words;
-                None
-            }
-            Message::Flush if target.is_poisoned => Some(Answer::Refused),
-            Message::Flush if std::mem::take(&mut target.fails_flush) => {
-                target.is_poisoned = true;
-                // The kernel forgets what it could not write.
-                target.cache = target.durable;
-                self.count(Fault::FlushFailed);
-                Some(Answer::Refused)
-            }
-            Message::Flush if target.is_full && target.cache != target.durable => {
-                target.is_poisoned = true;
-                self.count(Fault::DiskFull);
-                self.drop_unflushed(number);
-                Some(Answer::Refused)
-            }
-            Message::Flush => {
-                target.durable = target.cache;
-                Some(Answer::Flushed)
-            }
-            Message::Read => Some(Answer::Pages(target.cache)),
-            Message::Tell(request) => Some(self.tell(number, request)),
-        }
-    }
-
-    /// The target's own change of its state, by the methods that it ships.
-    fn tell(&mut self, number: usize, request: &Request) -> Answer {
-        let target = &mut self.targets[number];
-        let (state, reply) = match request {
-            Request::Begin { opening, epoch, ancestors } => {
-                (Some(target.state.begun(number as u16, *epoch, *opening, ancestors)), Reply::Begun)
-            }
-            Request::Confirm { epoch } => match target.state.confirmed(number as u16, *epoch) {
-                Some(state) => (Some(state), Reply::Confirmed),
-                None => return Answer::Refused,
-            },
-            Request::Mark { mark } => (target.state.raised(*mark), Reply::Marked),
-            Request::Close { in_order } => {
-                target.open_by = None;
-                let closes = *in_order && target.has_begun && target.state.is_open && !target.is_poisoned;
-                (closes.then(|| target.state.closed()), Reply::Closed)
-            }
-            _ => return Answer::Refused,
-        };
-        let Some(state) = state else { return Answer::Told(reply) };
-        if matches!(request, Request::Close { .. }) {
-            target.durable = target.cache;
-        } else if std::mem::take(&mut target.fails_state) {
-            let is_written = self.random.once_in(2);
-            self.count(if is_written { Fault::StateWrittenAndRefused } else { Fault::StateNotWritten });
-            if is_written {
-                self.targets[number].state = state;
-            }
-            return Answer::Refused;
-        }
-        if matches!(request, Request::Begin { .. }) {
-            target.has_begun = true;
-        }
-        if matches!(request, Request::Confirm { .. }) {
-            target.restored = None;
-        }
-        target.state = state;
-        Answer::Told(reply)
-    }
-
-    /// One thing goes wrong with a target or with the network.
-    pub(super) fn fail_something(&mut self) {
-        let (target, kind) = (self.random.below(self.targets.len()), self.random.below(32));
-        match kind {
-            0..=2 => self.stop(target, true),
-            3 => self.stop(target, false),
-            4..=6 => self.cut(true),
-            7..=9 => self.cut(false),
-            10..=12 => self.block(target),
-            13 | 20..=23 | 28.. => self.restore(target),
-            14 => self.targets[target].fails_flush = true,
-            15 => self.targets[target].fails_state = true,
-            24 => self.targets[target].is_full = true,
-            25 => self.jump_clock(),
-            26 | 27 => self.duplicate(),
-            _ => self.copy(target),
-        }
-        // Most faults end after a while.
-        let other = self.random.below(self.targets.len());
-        if self.random.once_in(2) {
-            (self.targets[other].is_up, self.targets[other].is_full) = (true, false);
-        }
-        if self.random.once_in(2) {
-            let writer = self.random.below(self.links.len());
-            self.links[writer] = vec![Link::default(); self.targets.len()];
-        }
-    }
-
-    /// All that was broken works again.
-    pub(super) fn heal(&mut self) {
-        self.is_faultless = true;
-        for target in &mut self.targets {
-            (target.is_up, target.fails_flush, target.fails_state, target.is_full) = (true, false, false, false);
-        }
-        for links in &mut self.links {
-            links.fill(Link::default());
-        }
-    }
-
-    /// Stops a target: its process, or its machine.
-    fn stop(&mut self, number: usize, loses_power: bool) {
-        if !std::mem::replace(&mut self.targets[number].is_up, false) {
-            return;
-        }
-        self.count(if loses_power { Fault::TargetLostPower } else { Fault::TargetKilled });
-        self.note(|| format!("t{number} stops, loses power: {loses_power}"));
-        for index in 0..self.connections.len() {
-            if self.connections[index].target == number && self.connections[index].is_open_there {
-                self.end_there(index);
-                // Its answers may be on their way.
-                if self.random.once_in(2) {
-                    self.connections[index].replies.clear();
-                }
-            }
-        }
-        if loses_power {
-            self.drop_unflushed(number);
-        }
-    }
-
-    /// Of what is not durable some words become so, and others are gone.
-    fn drop_unflushed(&mut self, number: usize) {
-        for page in 0..PAGES {
-            let mut fates = [false; 2];
-            for word in 0..WORDS {
-                let target = &self.targets[number];
-                if target.durable[page][word] == target.cache[page][word] {
-                    continue;
-                }
-                let is_kept = self.random.once_in(2);
-                fates[usize::from(is_kept)] = true;
-                let target = &mut self.targets[number];
-                if is_kept {
-                    target.durable[page][word] = target.cache[page][word];
-                } else {
-                    target.cache[page][word] = target.durable[page][word];
-                }
-                self.count(if is_kept { Fault::UnflushedWordKept } else { Fault::UnflushedWordLost });
-            }
-            if fates == [true; 2] {
-                self.count(Fault::PageTorn);
-            }
-        }
-    }
-
-    /// A writer takes all that it waits for to be late.
-    fn jump_clock(&mut self) {
-        let writer = self.random.below(self.links.len());
-        let waits = |connection: &Connection| {
-            let has_asked = !connection.requests.is_empty() || !connection.replies.is_empty();
-            connection.writer == writer && connection.is_open_here && has_asked
-        };
-        for index in 0..self.connections.len() {
-            if waits(&self.connections[index]) {
-                self.count(Fault::ClockJumped);
-                self.note(|| format!("connection {index} is given up: a clock has jumped"));
-                self.close_here(index);
-            }
-        }
-    }
-
-    /// The next control message of a connection arrives twice, as where a request is sent again over a new one.
-    fn duplicate(&mut self) {
-        let open = self.connections.iter_mut().filter(|connection| connection.is_open_here && connection.is_open_there);
-        let mut open: Vec<_> = open.collect();
-        if !open.is_empty() {
-            let at = self.random.below(open.len());
-            open[at].duplicates = true;
-        }
-    }
-
-    fn cut(&mut self, at_writer: bool) {
-        let open = |connection: &Connection| connection.is_open_here && connection.is_open_there;
-        let open: Vec<_> = (0..self.connections.len()).filter(|index| open(&self.connections[*index])).collect();
-        if open.is_empty() {
-            return;
-        }
-        let index = open[self.random.below(open.len())];
-        let has_request = !self.connections[index].requests.is_empty();
-        self.note(|| format!("connection {index} is cut, at the writer: {at_writer}"));
-        if at_writer {
-            self.count(Fault::CutAtWriter);
-            self.close_here(index);
-            return;
-        }
-        if has_request && self.random.once_in(2) {
-            // The request arrives, its answer does not.
-            self.happen(Event::Deliver(index));
-            self.count(Fault::CutBehindRequest);
-        }
-        self.count(Fault::CutAtTarget);
-        self.connections[index].replies.clear();
-        self.end_there(index);
-    }
-
-    fn block(&mut self, target: usize) {
-        let (writer, which) = (self.random.below(self.links.len()), self.random.below(3));
-        self.count([Fault::RequestsBlocked, Fault::RepliesBlocked, Fault::BothWaysBlocked][which]);
-        self.note(|| format!("between w{writer} and t{target} nothing goes: {which}"));
-        self.links[writer][target] = Link { requests_blocked: which != 1, replies_blocked: which != 0 };
-    }
-
-    fn copy(&mut self, target: usize) {
-        let target = &mut self.targets[target];
-        target.copies.push((target.state.clone(), target.durable));
-    }
-
-    /// Whether the others have all that a target has, and agree on it with the older copy beside them. What no replica has is lost for good,
-    /// and a pool of which most replicas are older copies is for its owner to judge.
-    fn is_needless(&self, number: usize, copy: &PoolState) -> bool {
-        let made = self.targets.len() as u16;
-        // With a mark, too, that is on its way.
-        [0, 1].iter().all(|raised| {
-            let state = |target: &Target| PoolState { mark: target.state.mark + raised, ..target.state.clone() };
-            let states: Vec<_> = self.targets.iter().map(state).collect();
-            let found = states.iter().enumerate().map(|(index, state)| Found { index: index as u16, state });
-            let now: Vec<_> = found.collect();
-            let mut later = now.clone();
-            later[number].state = copy;
-            let (Ok(now), Ok(mut with_copy)) = (agree(&now, made), agree(&later, made)) else { return false };
-            with_copy.put_stale_behind(&later);
-            let has_others = with_copy.in_sync.iter().any(|source| *source != number);
-            let is_same = now.base.ancestors.first() == with_copy.base.ancestors.first();
-            // A change under way may yet be confirmed: without the target's vote, or with it as a member.
-            let is_settled = states.iter().all(|state| state.is_confirmed);
-            is_settled && has_others && is_same && with_copy.is_enough(&later, (1 << made) - 1, true)
-        })
-    }
-
-    /// Puts a target's file back to a copy that is older than its marks can explain.
-    fn restore(&mut self, number: usize) {
-        let target = &self.targets[number];
-        let is_older = |(state, _): &&(PoolState, Pages)| state.mark + 2 <= target.state.mark;
-        let Some((state, pages)) = target.copies.iter().rfind(is_older).cloned() else { return };
-        if self.targets.iter().any(|target| target.restored.is_some()) || !self.is_needless(number, &state) {
-            return;
-        }
-        self.stop(number, true);
-        self.count(Fault::OlderCopyRestored);
-        self.note(|| format!("t{number} is put back to {} {pages:?}", brief(&state)));
-        let target = &mut self.targets[number];
-        let is_behind = |state: &PoolState| state.is_behind_own(number as u16) || state.is_behind;
-        let restored = if is_behind(&state) || is_behind(&target.state) {
-            Restored::Voter
-        } else {
-            let parent = target.state.ancestors.first().filter(|_| !target.state.is_confirmed);
-            Restored::InSync { epoch: parent.unwrap_or(&target.state.epoch).id }
-        };
-        (target.state, target.durable, target.cache) = (state, pages, pages);
-        target.restored_times += 1;
-        (target.is_up, target.restored) = (true, Some(restored));
     }
 }
 
@@ -675,8 +329,18 @@ fn brief_message(message: &Message) -> String {
     match message {
         Message::Tell(Request::Begin { epoch, .. }) => format!("Begin {}", names::of(epoch)),
         Message::Tell(Request::Confirm { epoch }) => format!("Confirm {}", names::of_id(*epoch)),
+        Message::Open { takes_over, epoch } => {
+            format!("Open, takes over: {takes_over}, names {}", epoch.map_or_else(String::new, names::of_id))
+        }
+        Message::Keep(roster) => format!("Keep {}", brief_roster(roster)),
         other => format!("{other:?}"),
     }
+}
+
+pub(super) fn brief_roster(roster: &Roster) -> String {
+    let members: Vec<_> = roster.members.iter().map(|member| (member.index, member.role)).collect();
+    let change = roster.change.map(|change| (names::of_id(change.epoch), change.index, change.is_added));
+    format!("version {} notes {:x} {members:?} change {change:?}", roster.version, roster.notes)
 }
 
 /// A state in a line.

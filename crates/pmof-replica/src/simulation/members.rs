@@ -1,0 +1,491 @@
+//! Changes of the pool's members, as `pool/changes.rs`, `pool/changes/spares.rs` and `pool/epochs/change.rs` have them, with their own decisions.
+
+use std::rc::Rc;
+
+use pmof_control::{PoolState, Request, Role, Roster, RosterMember};
+use uuid::Uuid;
+
+use super::{
+    faults::Fault,
+    session::{Member, Open, Session, ask, fail, tell},
+    target::{Answer, Message},
+    tasks::sleep,
+};
+use crate::{
+    lineage::was_never_in_sync,
+    membership::{Changed, Membership, Plan, Planned},
+    roster::{free_index, with_uncounted},
+    view::{Change, Introduction, Positions},
+};
+
+/// How often a change is tried that members disturb.
+const ATTEMPTS: usize = 3;
+
+/// A replica that was made to become a member.
+struct Made {
+    member: Rc<Member>,
+    state: PoolState,
+    of_roster: RosterMember,
+}
+
+impl Session {
+    /// As `State::informed`. The view is locked.
+    pub(super) async fn informed(&self) -> Positions {
+        let connected = self.connected();
+        let lacking = self.membership.borrow().lacking(connected);
+        let roster = self.membership.borrow().roster().filter(|_| lacking != 0).cloned().map(Rc::new);
+        let Some(roster) = roster else { return connected };
+        let kept = self.tell(lacking, Message::Keep(roster)).await;
+        self.membership.borrow_mut().note_kept(kept);
+        self.membership.borrow().informed(self.connected())
+    }
+
+    /// As `State::settle_members`. The view is locked.
+    pub(super) async fn settle_members(&self) {
+        let is_settled = self.membership.borrow_mut().settle(&mut self.view.borrow_mut());
+        if is_settled {
+            let _ = self.informed().await;
+        }
+    }
+
+    /// As `Epochs::introduce`.
+    pub(super) async fn introduce(
+        &self,
+        position: usize,
+        (index, known, found): (u16, Option<Uuid>, Option<&PoolState>),
+        member: &Rc<Member>,
+    ) -> bool {
+        let (mut told, mut given) = (None, None::<Roster>);
+        loop {
+            let to_tell = {
+                let _guard = self.view_lock.lock().await;
+                let may_return = known.is_none_or(|uuid| self.membership.borrow().may_return(index, uuid));
+                if self.has_ended.get() || !may_return || member.is_failed() {
+                    return false;
+                }
+                let roster = self.membership.borrow().roster().cloned();
+                if given == roster {
+                    let is_told = told.is_some() && told == self.view.borrow().epoch();
+                    let introduction = self.view.borrow_mut().introduction(index, found);
+                    match introduction {
+                        None => return false,
+                        Some(Introduction::Tell(to_tell)) if !is_told => {
+                            told = self.view.borrow().epoch();
+                            Some(to_tell)
+                        }
+                        introduction => {
+                            self.members.borrow_mut()[position] = Rc::clone(member);
+                            self.membership.borrow_mut().note_kept(1 << position);
+                            self.changes.set(self.changes.get() + 1);
+                            self.view.borrow_mut().identify(position, index);
+                            return !matches!(introduction, Some(Introduction::ByChange)) || self.change().await;
+                        }
+                    }
+                } else {
+                    given = roster;
+                    None
+                }
+            };
+            let messages = match (to_tell, &given) {
+                (Some(to_tell), _) => to_tell.into_iter().map(|(request, _)| Message::Tell(request)).collect(),
+                (None, Some(roster)) => vec![Message::Keep(Rc::new(roster.clone()))],
+                (None, None) => Vec::new(),
+            };
+            for message in messages {
+                if !tell(&self.world, member, message).await {
+                    return false;
+                }
+            }
+        }
+    }
+
+    /// As `Changer::roster`: the members, where no change is under way whose outcome is not known.
+    async fn roster(&self) -> Option<Roster> {
+        let _guard = self.view_lock.lock().await;
+        if !self.settle_last().await {
+            return None;
+        }
+        self.membership.borrow().settled(&self.view.borrow())
+    }
+
+    /// As `Epochs::settle_last`. The view is locked.
+    async fn settle_last(&self) -> bool {
+        let has_change = self.membership.borrow().has_change();
+        if has_change && !self.has_ended.get() {
+            return self.change().await;
+        }
+        !has_change
+    }
+
+    /// As `Epochs::set_uncounted`.
+    async fn note(&self, index: u16, member: Option<RosterMember>) -> Changed {
+        let _guard = self.view_lock.lock().await;
+        if !self.settle_last().await {
+            return Changed::Undecided;
+        }
+        let roster = self.membership.borrow().roster().cloned().filter(|_| !self.has_ended.get());
+        let Some(roster) = roster else { return Changed::Ended };
+        if !self.may_go_on() || !self.membership.borrow_mut().replace(with_uncounted(&roster, index, member)) {
+            return Changed::TooFew;
+        }
+        let informed = self.informed().await;
+        if self.view.borrow().is_quorum(informed) { Changed::Done } else { Changed::Undecided }
+    }
+
+    fn may_go_on(&self) -> bool {
+        self.view.borrow().may_go_on_with(self.connected(), self.in_use())
+    }
+
+    /// As `Epochs::change`.
+    async fn change_members(&self, planned: &Planned) -> Changed {
+        let _guard = self.view_lock.lock().await;
+        if !self.settle_last().await {
+            return Changed::Undecided;
+        }
+        let mut changed = Changed::Disturbed;
+        for _ in 0..ATTEMPTS {
+            changed = self.try_to_change(planned).await;
+            if changed != Changed::Disturbed {
+                break;
+            }
+        }
+        match changed {
+            Changed::Done => {}
+            Changed::Undecided => self.world.borrow_mut().count(Fault::ChangeUndecided),
+            _ => self.world.borrow_mut().count(Fault::ChangeNotMade),
+        }
+        changed
+    }
+
+    /// As `Epochs::try_to_change`.
+    async fn try_to_change(&self, planned: &Planned) -> Changed {
+        if self.has_ended.get() {
+            return Changed::Ended;
+        }
+        let planned = self.membership.borrow_mut().plan(&mut self.view.borrow_mut(), planned);
+        let Some((plan, next)) = planned else { return Changed::Ended };
+        let changed = self.make(next, &plan).await;
+        let is_taken_back = self.membership.borrow_mut().take_back(&mut self.view.borrow_mut(), plan, changed);
+        if is_taken_back {
+            let _ = self.informed().await;
+        }
+        changed
+    }
+
+    /// As `Epochs::make`.
+    async fn make(&self, next: Roster, plan: &Plan) -> Changed {
+        if !self.may_go_on() || !self.membership.borrow_mut().replace(next) {
+            return Changed::TooFew;
+        }
+        let _ = self.informed().await;
+        if !self.may_go_on() {
+            return Changed::TooFew;
+        }
+        let is_in_force = self.go_on(Change::Named(plan.epoch)).await;
+        Membership::outcome(&self.view.borrow(), plan, is_in_force)
+    }
+
+    /// An operator's program: it changes the members now and then.
+    pub(super) async fn operate(self: Rc<Self>) {
+        while !self.is_stopping.get() {
+            let (pause, kind) = {
+                let random = &mut self.world.borrow_mut().random;
+                (5 + random.below(80), random.below(10))
+            };
+            sleep(&self.world, pause).await;
+            if self.is_stopping.get() {
+                return;
+            }
+            if self.changing.is_held() {
+                self.world.borrow_mut().count(Fault::SecondOperatorRefused);
+                continue;
+            }
+            let _changing = self.changing.lock().await;
+            self.world.borrow_mut().is_changing[self.writer] = true;
+            match kind {
+                0..=2 => _ = self.add(None, Role::Data).await,
+                3 | 4 => _ = self.add(None, Role::Witness).await,
+                5 | 6 => self.remove_somebody().await,
+                7 | 8 => self.replace_somebody().await,
+                _ => self.add_spare().await,
+            }
+            self.world.borrow_mut().is_changing[self.writer] = false;
+        }
+    }
+
+    /// As `Returns::look_for_spares`.
+    pub(super) async fn look_for_spares(self: Rc<Self>) {
+        while !self.is_stopping.get() {
+            let (is_begun, is_any) = {
+                let membership = self.membership.borrow();
+                let mut spares = membership.roster().into_iter().flat_map(Roster::spares);
+                (spares.clone().any(|spare| !spare.replica_uuid.is_nil()), spares.next().is_some())
+            };
+            let is_out = |member: &Rc<Member>| member.is_failed() && !member.is_removed && !member.is_witness;
+            let is_wanted = is_begun || (is_any && self.members.borrow().iter().any(is_out));
+            if is_wanted && !self.changing.is_held() {
+                let _changing = self.changing.lock().await;
+                self.take_spare().await;
+            }
+            sleep(&self.world, 30).await;
+        }
+    }
+
+    /// A machine that is no member's, as far as is known, and mostly one with nothing on it.
+    fn some_machine(&self, roster: &Roster) -> Option<usize> {
+        let mut world = self.world.borrow_mut();
+        let is_taken =
+            |machine: usize| roster.members.iter().any(|member| member.url == world.urls[machine].to_string());
+        let free: Vec<_> = (0..world.targets.len()).filter(|machine| !is_taken(*machine)).collect();
+        if free.is_empty() { None } else { Some(free[world.random.below(free.len())]) }
+    }
+
+    /// As `Pool::add`. Whether there is a new member, or may be.
+    async fn add(&self, machine: Option<usize>, role: Role) -> bool {
+        let Some(roster) = self.roster().await else { return false };
+        let Some(machine) = machine.or_else(|| self.some_machine(&roster)) else { return false };
+        let Some(made) = self.make_replica(&roster, machine, role).await else { return false };
+        let index = made.of_roster.index;
+        let Some(position) = self.admit_new(&made).await else { return false };
+        if !self.introduce(position, (index, None, Some(&made.state)), &made.member).await {
+            self.undo_creation(&made.member).await;
+            self.take_out(position).await;
+            return false;
+        }
+        let changed = self.change_members(&Planned::Add(made.of_roster.clone())).await;
+        if matches!(changed, Changed::TooFew | Changed::Disturbed | Changed::Ended) {
+            self.undo_creation(&made.member).await;
+            self.take_out(position).await;
+            return false;
+        }
+        self.attended.borrow_mut()[position] = false;
+        let added = if role == Role::Witness { Fault::WitnessAdded } else { Fault::MemberAdded };
+        self.world.borrow_mut().count(added);
+        true
+    }
+
+    /// As `Changer::make`.
+    async fn make_replica(&self, roster: &Roster, machine: usize, role: Role) -> Option<Made> {
+        let index = free_index(roster, self.view.borrow().line())?;
+        if self.members.borrow().len() >= 64 {
+            return None;
+        }
+        let connection = self.world.borrow_mut().connect(self.writer, machine)?;
+        let is_witness = role == Role::Witness;
+        let member = Rc::new(Member::new(machine, Some(connection), true).of_witness(is_witness));
+        let count = (roster.counted().count() as u16 + 1).max(index + 1);
+        let create = Message::Create { index, count, is_witness };
+        let mut answer = ask(&self.world, &member, create.clone()).await;
+        if matches!(answer, Some(Answer::AlreadyThere)) {
+            let is_taken_away = self.take_away(roster, &member).await;
+            answer = if is_taken_away { ask(&self.world, &member, create).await } else { None };
+        }
+        let Some(Answer::Opened(replica)) = answer else {
+            fail(&self.world, &member);
+            return None;
+        };
+        let url = {
+            let mut world = self.world.borrow_mut();
+            world.known[machine] = true;
+            world.urls[machine].to_string()
+        };
+        let replica_uuid = replica.uuid;
+        let of_roster = RosterMember { index, role, replica_uuid, url, domain: String::new() };
+        Some(Made { member, state: replica.state, of_roster })
+    }
+
+    /// As `Changer::take_away`.
+    async fn take_away(&self, roster: &Roster, member: &Rc<Member>) -> bool {
+        let Some(Answer::Info { replica, is_open }) = ask(&self.world, member, Message::Info).await else {
+            return false;
+        };
+        let is_member = roster.members.iter().any(|of| of.is(replica.index, replica.uuid));
+        if is_member || is_open || !was_never_in_sync(replica.index, &replica.state) {
+            return false;
+        }
+        if self.view.borrow().is_superseded_by(&replica.state) {
+            self.world.borrow_mut().count(Fault::SuccessorMet);
+            self.give_up();
+            return false;
+        }
+        let is_removed = matches!(ask(&self.world, member, Message::Remove).await, Some(Answer::Removed));
+        if is_removed {
+            self.world.borrow_mut().count(Fault::LeftoverTakenAway);
+        }
+        is_removed
+    }
+
+    async fn undo_creation(&self, member: &Rc<Member>) {
+        let _ = ask(&self.world, member, Message::Tell(Request::Close { in_order: false })).await;
+        let _ = ask(&self.world, member, Message::Remove).await;
+    }
+
+    /// As `Changer::admit`.
+    async fn admit_new(&self, made: &Made) -> Option<usize> {
+        let _hold = self.hold_all().await?;
+        self.attended.borrow_mut().push(true);
+        let position = {
+            let _guard = self.view_lock.lock().await;
+            self.members.borrow_mut().push(Rc::clone(&made.member));
+            self.changes.set(self.changes.get() + 1);
+            self.view.borrow_mut().add_place(made.of_roster.index);
+            self.members.borrow().len() - 1
+        };
+        let open = Rc::clone(&self.open.borrow());
+        let members = open.members.iter().chain([&made.member]).cloned().collect();
+        *self.open.borrow_mut() = Rc::new(Open { members, ..Open::clone(&open) });
+        Some(position)
+    }
+
+    /// As `Pool::remove`. Whether it is gone, or may be.
+    async fn remove(&self, index: u16) -> bool {
+        let Some(roster) = self.roster().await else { return false };
+        let Some(of_roster) = roster.member(index) else { return false };
+        let position = self.position(of_roster);
+        let is_other = |at: usize| Some(at) != position;
+        let others_in_use = {
+            let open = self.open.borrow();
+            let mut others = open.members.iter().enumerate().filter(|(at, member)| is_other(*at) && !member.is_witness);
+            others.any(|(_, member)| member.is_in_use())
+        };
+        if !others_in_use {
+            return false;
+        }
+        let changed = self.change_members(&Planned::Remove(index)).await;
+        let is_gone = matches!(changed, Changed::Done | Changed::Undecided);
+        if is_gone {
+            if let Some(position) = position {
+                self.take_out_held(position).await;
+            }
+            self.world.borrow_mut().count(Fault::MemberRemoved);
+        }
+        is_gone
+    }
+
+    /// As `Changer::position`.
+    fn position(&self, of_roster: &RosterMember) -> Option<usize> {
+        let (view, world, members) = (self.view.borrow(), self.world.borrow(), self.members.borrow());
+        let is_looked_for =
+            |at: &usize| view.index(*at).is_none() && world.urls[members[*at].target].to_string() == of_roster.url;
+        view.position(of_roster.index).or_else(|| (0..members.len()).find(is_looked_for))
+    }
+
+    /// As `Changer::let_go`.
+    async fn take_out_held(&self, position: usize) {
+        let Some(_hold) = self.hold_all().await else { return };
+        self.take_out(position).await;
+    }
+
+    /// As `Open::without`.
+    pub(super) async fn take_out(&self, position: usize) {
+        let member = Rc::clone(&self.open.borrow().members[position]);
+        let _ = ask(&self.world, &member, Message::Tell(Request::Close { in_order: false })).await;
+        fail(&self.world, &member);
+        let none = Rc::new(Member::none(member.target));
+        {
+            let _guard = self.view_lock.lock().await;
+            self.members.borrow_mut()[position] = Rc::clone(&none);
+            self.membership.borrow_mut().remove_place(position);
+            self.changes.set(self.changes.get() + 1);
+            self.view.borrow_mut().remove_place(position);
+        }
+        let open = Rc::clone(&self.open.borrow());
+        let mut members = open.members.clone();
+        members[position] = none;
+        let catching_up = open.catching_up.iter().filter(|(of, _)| *of != position).cloned().collect();
+        *self.open.borrow_mut() = Rc::new(Open { members, catching_up, written: std::sync::Arc::clone(&open.written) });
+    }
+
+    fn somebody(&self, roster: &Roster) -> u16 {
+        let counted: Vec<_> = roster.counted().map(|member| member.index).collect();
+        counted[self.world.borrow_mut().random.below(counted.len())]
+    }
+
+    async fn remove_somebody(&self) {
+        let Some(roster) = self.roster().await else { return };
+        let index = self.somebody(&roster);
+        let _ = self.remove(index).await;
+    }
+
+    /// As `Pool::replace`.
+    async fn replace_somebody(&self) {
+        let Some(roster) = self.roster().await else { return };
+        let old = self.somebody(&roster);
+        let role = roster.member(old).map_or(Role::Data, |member| member.role);
+        let Some(machine) = self.some_machine(&roster) else { return };
+        if !self.add(Some(machine), role).await {
+            return;
+        }
+        for _ in 0..20 {
+            let is_in_use = |at: usize| self.members.borrow().get(at).is_some_and(|member| member.is_in_use());
+            let old_position = self.view.borrow().position(old);
+            let new_position = self.members.borrow().iter().rposition(|member| member.target == machine);
+            if !old_position.is_some_and(is_in_use) || new_position.is_some_and(is_in_use) {
+                if self.remove(old).await {
+                    self.world.borrow_mut().count(Fault::MemberReplaced);
+                }
+                return;
+            }
+            if self.is_stopping.get() {
+                return;
+            }
+            sleep(&self.world, 10).await;
+        }
+    }
+
+    /// As `Pool::add_spare`.
+    async fn add_spare(&self) {
+        let Some(roster) = self.roster().await else { return };
+        let Some(machine) = self.some_machine(&roster).filter(|_| roster.spares().next().is_none()) else { return };
+        let Some(index) = free_index(&roster, self.view.borrow().line()) else { return };
+        let url = self.world.borrow().urls[machine].to_string();
+        let spare = RosterMember { index, role: Role::Spare, replica_uuid: Uuid::nil(), url, domain: String::new() };
+        if self.note(index, Some(spare)).await == Changed::Done {
+            self.world.borrow_mut().count(Fault::SpareNoted);
+        }
+    }
+
+    /// As `Pool::take_spare`: in the place of one that is lost, or where another writer has begun to.
+    pub(super) async fn take_spare(&self) {
+        let Some(roster) = self.roster().await else { return };
+        if let Some(spare) = roster.spares().find(|spare| !spare.replica_uuid.is_nil()) {
+            self.world.borrow_mut().count(Fault::SpareGoneOnWith);
+            return self.go_on_with(&roster, spare).await;
+        }
+        let is_lost =
+            |member: &&RosterMember| self.position(member).is_some_and(|at| self.members.borrow()[at].is_failed());
+        let (Some(spare), Some(lost)) = (roster.spares().next(), roster.with_data().find(is_lost)) else { return };
+        let taking = |replica_uuid| Some(RosterMember { replica_uuid, ..spare.clone() });
+        if self.note(spare.index, taking(lost.replica_uuid)).await != Changed::Done {
+            return;
+        }
+        let machine = self.world.borrow().urls.iter().position(|url| url.to_string() == spare.url);
+        if !self.add(machine, Role::Data).await {
+            let _ = self.note(spare.index, taking(Uuid::nil())).await;
+            return;
+        }
+        let Some(roster) = self.roster().await else { return };
+        let begun = roster.spares().find(|other| other.index == spare.index).cloned();
+        if let Some(begun) = begun {
+            self.go_on_with(&roster, &begun).await;
+        }
+    }
+
+    /// As `Changer::go_on_with`.
+    async fn go_on_with(&self, roster: &Roster, spare: &RosterMember) {
+        if !roster.with_data().any(|member| member.url == spare.url) {
+            let none = RosterMember { replica_uuid: Uuid::nil(), ..spare.clone() };
+            let _ = self.note(spare.index, Some(none)).await;
+            return;
+        }
+        let lost = roster.with_data().find(|member| member.replica_uuid == spare.replica_uuid);
+        if let Some(lost) = lost {
+            if !self.remove(lost.index).await {
+                return;
+            }
+        }
+        if self.note(spare.index, None).await == Changed::Done && lost.is_some() {
+            self.world.borrow_mut().count(Fault::SpareTaken);
+        }
+    }
+}

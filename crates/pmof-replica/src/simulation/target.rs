@@ -1,0 +1,316 @@
+//! Targets with their media: what they are asked, and what they keep.
+
+use std::rc::Rc;
+
+use pmof_control::{PoolState, Reply, Request, Roster};
+use uuid::Uuid;
+
+use super::{
+    areas::Areas,
+    faults::Fault,
+    plan::{Control, PAGES, WORDS},
+    truth::{Page, Pages},
+    world::World,
+};
+
+#[derive(Clone, Debug)]
+pub(super) enum Message {
+    /// Opens the replica; `takes_over`: whoever else has it open is fenced first, and so is one that has begun `epoch`, or has named it.
+    Open {
+        takes_over: bool,
+        epoch: Option<Uuid>,
+    },
+    /// Makes an empty replica and opens it.
+    Create {
+        index: u16,
+        count: u16,
+        is_witness: bool,
+    },
+    /// What lies there, whoever has it open.
+    Info,
+    /// Removes what nobody has open.
+    Remove,
+    Tell(Request),
+    Keep(Rc<Roster>),
+    Write {
+        page: usize,
+        words: Page,
+    },
+    Flush,
+    Read,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Answer {
+    Opened(Box<Replica>),
+    Busy,
+    NotFound,
+    AlreadyThere,
+    Info { replica: Box<Replica>, is_open: bool },
+    Removed,
+    Told(Reply),
+    Kept,
+    Flushed,
+    Pages(Pages),
+    Refused,
+}
+
+/// What a replica says of itself.
+#[derive(Clone, Debug)]
+pub(super) struct Replica {
+    pub(super) index: u16,
+    pub(super) uuid: Uuid,
+    pub(super) state: PoolState,
+    pub(super) roster: Option<Rc<Roster>>,
+}
+
+/// A target with its replica, if it has one: what is durable, what the page cache shows, and who has it open.
+#[derive(Clone, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fault that may have met it")]
+pub(super) struct Target {
+    /// There is a replica.
+    pub(super) is_there: bool,
+    pub(super) index: u16,
+    pub(super) replica_uuid: Uuid,
+    pub(super) roster: Option<Rc<Roster>>,
+    /// It has no data.
+    pub(super) is_witness: bool,
+    /// What an asynchronous member has.
+    pub(super) areas: Option<Box<Areas>>,
+    /// How often its machine was started anew.
+    pub(super) boots: u64,
+    pub(super) state: PoolState,
+    pub(super) durable: Pages,
+    pub(super) cache: Pages,
+    /// The connection that has it open.
+    pub(super) open_by: Option<usize>,
+    has_begun: bool,
+    /// The epoch by which whoever has it open took it over.
+    named_epoch: Option<Uuid>,
+    pub(super) is_up: bool,
+    pub(super) copies: Vec<(PoolState, Pages)>,
+    /// The next flush fails; the next state is not written, or written and refused.
+    pub(super) fails_flush: bool,
+    pub(super) fails_state: bool,
+    /// A flush failed: all that follow do, until the replica is opened anew.
+    is_poisoned: bool,
+    /// What is flushed finds no room, or not for all.
+    pub(super) is_full: bool,
+    /// It was put back to an older copy, and does not know yet that it is behind.
+    pub(super) restored: Option<Restored>,
+    /// How often it was put back.
+    pub(super) restored_times: u64,
+}
+
+/// What was put back to an older copy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Restored {
+    /// A replica in sync by this epoch.
+    InSync { epoch: Uuid },
+    /// One that was behind already, or has been when the copy was made.
+    Voter,
+}
+
+impl Target {
+    /// Of a pool that was made, or an empty machine.
+    pub(super) fn new(index: u16, state: PoolState, is_there: bool) -> Self {
+        Self {
+            is_there,
+            index,
+            replica_uuid: Uuid::new_v4(),
+            roster: None,
+            is_witness: false,
+            areas: None,
+            boots: 0,
+            state,
+            durable: [[0; WORDS]; PAGES],
+            cache: [[0; WORDS]; PAGES],
+            open_by: None,
+            has_begun: false,
+            named_epoch: None,
+            is_up: true,
+            copies: Vec::new(),
+            fails_flush: false,
+            fails_state: false,
+            is_poisoned: false,
+            is_full: false,
+            restored: None,
+            restored_times: 0,
+        }
+    }
+
+    pub(super) fn replica(&self) -> Replica {
+        let Self { index, replica_uuid, ref state, ref roster, .. } = *self;
+        Replica { index, uuid: replica_uuid, state: state.clone(), roster: roster.clone() }
+    }
+
+    /// As `OpenPool::is_epoch_of_writer`.
+    fn is_epoch_of_writer(&self, epoch: Uuid, control: Option<Control>) -> bool {
+        let has_begun = self.has_begun || control == Some(Control::FoundEpochNames);
+        self.named_epoch == Some(epoch) || (has_begun && self.state.epoch.id == epoch)
+    }
+
+    fn opened_by(&mut self, connection: usize, named_epoch: Option<Uuid>) -> Answer {
+        (self.open_by, self.named_epoch) = (Some(connection), named_epoch);
+        (self.has_begun, self.is_poisoned) = (false, false);
+        Answer::Opened(Box::new(self.replica()))
+    }
+}
+
+impl World {
+    fn open(&mut self, connection: usize, takes_over: bool, epoch: Option<Uuid>) -> Answer {
+        let number = self.connections[connection].target;
+        let (writer, is_left) = (self.connections[connection].writer, !self.connections[connection].is_open_here);
+        let (may_judge, control) = (self.may_judge(writer, number), self.control);
+        let target = &mut self.targets[number];
+        if !target.is_there {
+            return Answer::NotFound;
+        }
+        let holder = target.open_by;
+        let is_own = epoch.is_some_and(|epoch| target.is_epoch_of_writer(epoch, control));
+        if (holder.is_some() && !takes_over && !is_own) || !may_judge {
+            if is_left || holder.is_some_and(|by| !self.connections[by].is_open_here) {
+                self.count(Fault::LateNotice);
+            }
+            return Answer::Busy;
+        }
+        if let Some(holder) = holder {
+            self.count(if takes_over { Fault::TakenOver } else { Fault::TakenFromOwnConnection });
+            if self.connections[holder].is_open_here && !takes_over && self.connections[holder].writer != writer {
+                self.truth.violate(|| format!("w{writer} takes t{number} from its successor"));
+            }
+            if self.control != Some(Control::NotFenced) {
+                self.end_there(holder);
+            }
+        }
+        let target = &mut self.targets[number];
+        if target.state.is_open {
+            target.durable = target.cache;
+        }
+        target.opened_by(connection, epoch)
+    }
+
+    fn create(&mut self, connection: usize, (index, count): (u16, u16), is_witness: bool) -> Answer {
+        let number = self.connections[connection].target;
+        let target = &mut self.targets[number];
+        if target.is_there {
+            return Answer::AlreadyThere;
+        }
+        *target = Target {
+            is_witness,
+            boots: target.boots,
+            ..Target::new(index, PoolState::new(Uuid::new_v4(), count), true)
+        };
+        let answer = target.opened_by(connection, None);
+        target.has_begun = true;
+        answer
+    }
+
+    pub(super) fn handle(&mut self, index: usize, message: &Message) -> Option<Answer> {
+        let number = self.connections[index].target;
+        match message {
+            Message::Open { takes_over, epoch } => return Some(self.open(index, *takes_over, *epoch)),
+            Message::Create { index: replica, count, is_witness } => {
+                return Some(self.create(index, (*replica, *count), *is_witness));
+            }
+            _ => {}
+        }
+        let target = &mut self.targets[number];
+        match message {
+            Message::Info if target.is_there => {
+                return Some(Answer::Info { replica: Box::new(target.replica()), is_open: target.open_by.is_some() });
+            }
+            Message::Remove if target.is_there && target.open_by.is_none_or(|by| by == index) => {
+                (target.is_there, target.open_by) = (false, None);
+                return Some(Answer::Removed);
+            }
+            Message::Info | Message::Remove => return Some(Answer::Refused),
+            _ if target.open_by != Some(index) && self.control != Some(Control::NotFenced) => {
+                return Some(Answer::Refused);
+            }
+            _ => {}
+        }
+        match message {
+            Message::Open { .. } | Message::Create { .. } | Message::Info | Message::Remove => None,
+            Message::Write { .. } if target.is_witness => None,
+            Message::Write { page, words } => {
+                target.cache[*page] = *words;
+                None
+            }
+            Message::Flush if target.is_poisoned => Some(Answer::Refused),
+            Message::Flush if std::mem::take(&mut target.fails_flush) => {
+                target.is_poisoned = true;
+                // The kernel forgets what it could not write.
+                target.cache = target.durable;
+                self.count(Fault::FlushFailed);
+                Some(Answer::Refused)
+            }
+            Message::Flush if target.is_full && target.cache != target.durable => {
+                target.is_poisoned = true;
+                self.count(Fault::DiskFull);
+                self.drop_unflushed(number);
+                Some(Answer::Refused)
+            }
+            Message::Flush => {
+                target.durable = target.cache;
+                Some(Answer::Flushed)
+            }
+            Message::Read => Some(Answer::Pages(target.cache)),
+            Message::Tell(request) => Some(self.tell(number, request)),
+            Message::Keep(roster) => Some(self.keep(number, roster)),
+        }
+    }
+
+    fn keep(&mut self, number: usize, roster: &Rc<Roster>) -> Answer {
+        if std::mem::take(&mut self.targets[number].fails_state) {
+            let is_written = self.random.once_in(2);
+            self.count(if is_written { Fault::RosterWrittenAndRefused } else { Fault::RosterNotWritten });
+            if is_written {
+                self.targets[number].roster = Some(Rc::clone(roster));
+            }
+            return Answer::Refused;
+        }
+        self.targets[number].roster = Some(Rc::clone(roster));
+        Answer::Kept
+    }
+
+    /// The target's own change of its state, by the methods that it ships.
+    fn tell(&mut self, number: usize, request: &Request) -> Answer {
+        let target = &mut self.targets[number];
+        let (state, reply) = match request {
+            Request::Begin { opening, epoch, ancestors } => {
+                (Some(target.state.begun(target.index, *epoch, *opening, ancestors)), Reply::Begun)
+            }
+            Request::Confirm { epoch } => match target.state.confirmed(target.index, *epoch) {
+                Some(state) => (Some(state), Reply::Confirmed),
+                None => return Answer::Refused,
+            },
+            Request::Mark { mark } => (target.state.raised(*mark), Reply::Marked),
+            Request::Close { in_order } => {
+                target.open_by = None;
+                let closes = *in_order && target.has_begun && target.state.is_open && !target.is_poisoned;
+                (closes.then(|| target.state.closed()), Reply::Closed)
+            }
+            _ => return Answer::Refused,
+        };
+        let Some(state) = state else { return Answer::Told(reply) };
+        if matches!(request, Request::Close { .. }) {
+            target.durable = target.cache;
+        } else if std::mem::take(&mut target.fails_state) {
+            let is_written = self.random.once_in(2);
+            self.count(if is_written { Fault::StateWrittenAndRefused } else { Fault::StateNotWritten });
+            if is_written {
+                self.targets[number].state = state;
+            }
+            return Answer::Refused;
+        }
+        if matches!(request, Request::Begin { .. }) {
+            target.has_begun = true;
+        }
+        if matches!(request, Request::Confirm { .. }) {
+            target.restored = None;
+        }
+        target.state = state;
+        Answer::Told(reply)
+    }
+}
