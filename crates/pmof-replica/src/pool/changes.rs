@@ -4,6 +4,7 @@
 
 use std::{sync::Arc, time::Duration};
 
+use parking_lot::MutexGuard;
 use pmof_control::{
     Forced, NewPool, OpenFor, PoolRefusal, PoolState, Reply, Request, Role, Roster, RosterMember, WITNESS_BYTES,
 };
@@ -158,8 +159,15 @@ impl Pool {
         Ok(forced)
     }
 
-    /// The right to change the members, which one has at a time.
+    /// The right to change the members, which one has at a time. A spare that is being made by itself gives way.
     fn changer(&self) -> Result<Changer<'_>, ChangeError> {
+        self.changer_by(Returns::right_to_change)
+    }
+
+    fn changer_by<'p>(
+        &'p self,
+        right: impl FnOnce(&'p Returns) -> Option<MutexGuard<'p, ()>>,
+    ) -> Result<Changer<'p>, ChangeError> {
         let shared = &*self.0;
         if shared.facts.access == OpenFor::Read {
             return Err(PoolError::ReadOnly.into());
@@ -170,7 +178,7 @@ impl Pool {
         if returns.is_forced {
             return Err(ChangeError::Forced);
         }
-        let guard = returns.changing.try_lock().ok_or(ChangeError::UnderWay)?;
+        let guard = right(returns).ok_or(ChangeError::UnderWay)?;
         let mut failures = open.members.iter().filter_map(|member| Some((member, member.standing().failure()?)));
         if let Some((member, why)) = failures.find(|(_, why)| why.is_fenced()) {
             return Err(replica_error(&**member, Arc::clone(why)).into());
@@ -185,7 +193,7 @@ struct Changer<'p> {
     shared: &'p Shared,
     epochs: Arc<Epochs>,
     returns: &'p Arc<Returns>,
-    _guard: parking_lot::MutexGuard<'p, ()>,
+    _guard: MutexGuard<'p, ()>,
 }
 
 /// A replica that was made to become a member.
@@ -217,6 +225,12 @@ impl Changer<'_> {
     }
 
     fn add(&self, url: &Arc<PoolUrl>, role: Role) -> Result<(), ChangeError> {
+        let (made, position) = self.prepare(url, role)?;
+        self.complete(&made, position, role)
+    }
+
+    /// Makes an empty replica, and gives it a place in which it is no member yet.
+    fn prepare(&self, url: &Arc<PoolUrl>, role: Role) -> Result<(Made, usize), ChangeError> {
         let roster = self.roster()?;
         if named(&roster, &url.to_string()).is_some_and(|member| member.role != Role::Spare) {
             return Err(ChangeError::AlreadyMember { replica: place(url) });
@@ -236,17 +250,25 @@ impl Changer<'_> {
             self.let_go(position, index);
             return Err(ChangeError::NotMade { replica: place(url), source });
         }
+        Ok((made, position))
+    }
+
+    /// Makes it a member, durably, or takes it away.
+    fn complete(&self, made: &Made, position: usize, role: Role) -> Result<(), ChangeError> {
+        let url = &made.url;
         let changed = self.epochs.change(&Planned::Add(made.of_roster.clone()));
         if matches!(changed, Changed::TooFew | Changed::Disturbed | Changed::Ended) {
             undo_creation(url, &made.site);
-            self.let_go(position, index);
+            self.let_go(position, made.of_roster.index);
         } else {
-            self.returns.bring_in(position);
+            if !self.returns.is_learner(position) {
+                self.returns.bring_in(position);
+            }
             self.shared.events.add(match role {
                 Role::Witness => Event::WitnessAdded { replica: place(url) },
                 _ => Event::Added { replica: place(url) },
             });
-            self.warn_of_shared_domain(&made);
+            self.warn_of_shared_domain(made);
         }
         outcome(changed)
     }

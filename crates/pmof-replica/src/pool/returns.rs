@@ -85,7 +85,7 @@ const SYNC_BYTES: u64 = 4 << 20;
 
 /// Bytes that may be missing when the pool is held for the last of them: little more than one window brings. Fewer where a replica that is slow is
 /// waited for by nobody.
-const LAST_BYTES: u64 = 256 << 10;
+pub(super) const LAST_BYTES: u64 = 256 << 10;
 const LAST_PROMPT_BYTES: u64 = 64 << 10;
 
 /// How long those who write are kept waiting for those who posted before them, so that the pool's members may change; then it is tried again, and
@@ -359,7 +359,7 @@ impl Returns {
     /// Begins a new map of the pages that are written, if all replicas may have those of the map before. Returns the pool with the new one.
     fn set_aside(&self, shared: &Shared, open: Arc<Open>) -> Option<Arc<Open>> {
         let written = open.written.clone()?;
-        let are_all_in_use = open.in_use().count() == open.member_count();
+        let are_all_in_use = open.in_use().count() == open.member_count() && open.catching_up.is_empty();
         if !are_all_in_use || written.is_empty() {
             return None;
         }
@@ -407,6 +407,7 @@ impl Returns {
         let caught_up = loop {
             match self.try_to_bring_back(pool, events, position, &mut left) {
                 Ok(caught_up) => break caught_up,
+                Err(_) if self.gives_up_learner(pool, position) => return,
                 Err(Halt::Ended) => return,
                 Err(Halt::Later) => pause = (pause * 2).min(LONGEST_PAUSE),
                 Err(Halt::Slow) => {
@@ -474,7 +475,8 @@ impl Returns {
             let copied = self.copy(pool, (position, &*member), &catch_up, is_compared);
             match copied.and_then(|bytes| {
                 copied_bytes += bytes;
-                self.join(pool, position, &*member, &catch_up)
+                let is_learner = self.wait_as_learner(position, &*member)?;
+                if is_learner { Ok(None) } else { self.join(pool, position, &*member, &catch_up) }
             }) {
                 Ok(Some(bytes)) => {
                     copied_bytes += bytes;

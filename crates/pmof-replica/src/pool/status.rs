@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use pmof_control::{Forced, Roster};
 
-use super::{AsynchronousStatus, Event, Pool, epochs::Epochs, opened::place};
+use super::{AsynchronousStatus, Event, Open, Pool, epochs::Epochs, opened::place};
 use crate::{PoolError, ReplicaDomain, ReplicaError, ReplicaPlace, lineage::quorum, member::Member};
 
 /// Events that the status has.
@@ -77,6 +77,14 @@ impl PoolStatus {
     }
 }
 
+impl Open {
+    /// Bytes that have yet to be copied to the replica at a position, if any are being copied.
+    pub(super) fn missing_bytes(&self, position: usize) -> Option<u64> {
+        let own = self.catching_up.iter().find(|(of, _)| *of == position);
+        own.map(|(_, catch_up)| catch_up.missing_bytes())
+    }
+}
+
 impl Pool {
     /// The replicas and their states, as they are at this moment.
     ///
@@ -92,8 +100,7 @@ impl Pool {
                 Some(why) => ReplicaState::Lost(Arc::clone(why)),
                 None if standing.is_slow() => ReplicaState::Slow,
                 None if standing.is_behind() && !standing.is_witness() => {
-                    let own = open.catching_up.iter().find(|(of, _)| *of == position);
-                    let missing_bytes = own.map_or(open.facts.size_bytes, |(_, catch_up)| catch_up.missing_bytes());
+                    let missing_bytes = open.missing_bytes(position).unwrap_or(open.facts.size_bytes);
                     ReplicaState::CatchingUp { missing_bytes }
                 }
                 None => ReplicaState::InSync,

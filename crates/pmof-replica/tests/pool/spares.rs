@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pmof_replica::{ChangeError, Event, MemberState, Pool, PoolError, PoolOptions};
+use pmof_replica::{ChangeError, Event, MemberState, Pool, PoolError, PoolOptions, ReplicaState, ReplicaStatus};
 
 use crate::{interrupted::Ways, support::*};
 
@@ -91,6 +91,75 @@ fn one_that_comes_back_in_time_stays() {
     assert!(four[3].files().is_empty());
     pool.close().unwrap();
     assert_eq!(spares(&options([four[2].url("orders")]).open().unwrap()).len(), 1, "the next writer knows it");
+}
+
+/// A pool whose second member is lost, and whose spare is being copied to, slowly.
+fn making_a_spare(four: &mut [Target; 4]) -> Pool {
+    const SIZE: u64 = 8 << 20;
+    let spare = four[3].url("orders");
+    let options = at_once(urls(&four[..3])).catch_up_limit(1 << 20);
+    let pool = options.clone().spare(&spare).create(SIZE).unwrap();
+    pool.persist(0, &pattern(SIZE as usize, 5)).unwrap();
+    pool.close().unwrap();
+    // What was written before the opening no member lacks.
+    let pool = options.open_waiting(LONG).unwrap();
+    four[1].stop();
+    pool.persist(7, b"left").unwrap();
+    let is_copied_to = || {
+        let status = pool.status().unwrap();
+        let of_spare = status.replicas.iter().find(|replica| replica.replica.to_string() == spare);
+        of_spare.is_some_and(
+            |replica| matches!(replica.state, ReplicaState::CatchingUp { missing_bytes } if missing_bytes < SIZE),
+        )
+    };
+    wait_until("the spare is copied to", is_copied_to);
+    assert_eq!((pool.made_count(), spares(&pool).len()), (3, 1), "it is no member yet");
+    pool
+}
+
+#[test]
+fn a_member_that_is_in_sync_before_its_spare_stays() {
+    let mut four: [Target; 4] = fixed();
+    let pool = making_a_spare(&mut four);
+    let mut events = pool.events();
+    four[1].restart();
+    let is_whole = || {
+        let status = pool.status().unwrap();
+        let is_in_sync = |replica: &ReplicaStatus| matches!(replica.state, ReplicaState::InSync);
+        status.replicas.len() == 3 && status.replicas.iter().all(is_in_sync)
+    };
+    wait_until("all three are in sync", is_whole);
+    wait_until("the spare is given back", || four[3].files().is_empty());
+    pool.persist(7, b"here").unwrap();
+    assert_eq!(spares(&pool), [four[3].url("orders")]);
+    let is_change =
+        |event: &Event| matches!(event, Event::SpareTaken { .. } | Event::Removed { .. } | Event::Added { .. });
+    assert!(!std::iter::from_fn(|| events.next_for(Duration::ZERO)).any(|event| is_change(&event)));
+    // It is taken when it is needed again.
+    four[2].stop();
+    pool.persist(7, b"more").unwrap();
+    wait_for(&mut events, |event| matches!(event, Event::SpareTaken { index: 2, .. }));
+    assert_eq!((pool.made_count(), spares(&pool).len()), (3, 0));
+}
+
+#[test]
+fn a_spare_that_is_being_made_gives_way_to_whoever_changes_the_members() {
+    let mut four: [Target; 4] = fixed();
+    let witness = Target::start_fixed();
+    let pool = making_a_spare(&mut four);
+    let mut events = pool.events();
+    pool.add_witness(&witness.url("orders")).unwrap();
+    pool.remove("1").unwrap();
+    assert_eq!((pool.made_count(), spares(&pool)), (2, vec![four[3].url("orders")]));
+    wait_until("what was made is taken away", || four[3].files().is_empty());
+    let told: Vec<_> = std::iter::from_fn(|| events.next_for(Duration::ZERO)).collect();
+    assert!(!told.iter().any(|event| matches!(event, Event::SpareTaken { .. })), "{told:?}");
+    // The next one is tried after a pause.
+    four[2].stop();
+    pool.persist(7, b"more").unwrap();
+    wait_for(&mut events, |event| matches!(event, Event::SpareTaken { index: 2, .. }));
+    wait_in_sync(&pool);
+    assert_eq!((pool.made_count(), spares(&pool).len()), (2, 0));
 }
 
 #[test]

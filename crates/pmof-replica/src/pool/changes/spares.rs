@@ -2,19 +2,19 @@
 
 use std::sync::Arc;
 
-use pmof_control::{Role, Roster, RosterMember};
+use pmof_control::{Request, Role, Roster, RosterMember};
 use uuid::Uuid;
 
-use super::{ChangeError, Changer, outcome, place};
+use super::{ChangeError, Changer, LOOK, outcome, place};
 use crate::{
     PoolUrl,
-    pool::{Pool, events::Event, opening::undo_creation},
+    pool::{Pool, events::Event, opening::undo_creation, returns::LAST_BYTES},
     roster::{free_index, named},
 };
 
 impl Pool {
     /// Notes an address where the writer makes a member by itself in the place of one that has been lost for [so long](crate::PoolOptions::spare_after), as
-    /// [`replace`](Self::replace) does. Nothing lies there before; that a replica could be made there, with its room, is tried now.
+    /// [`replace`](Self::replace) does, when it lacks nothing more. A member that is in sync before that stays. Nothing lies there before; that a replica could be made there, with its room, is tried now.
     ///
     /// [`remove`](Self::remove) takes it away.
     ///
@@ -26,7 +26,7 @@ impl Pool {
 
     /// Takes a spare in the place of the first member of those at `positions` that is still lost, or goes on where another writer has begun to.
     pub(in crate::pool) fn take_spare(&self, positions: &[usize]) -> Result<(), ChangeError> {
-        let changer = self.changer()?;
+        let changer = self.changer_by(|returns| returns.changing.try_lock())?;
         let roster = changer.roster()?;
         if let Some(spare) = roster.spares().find(|spare| !spare.replica_uuid.is_nil()) {
             return changer.go_on_with(&roster, spare);
@@ -90,11 +90,12 @@ impl Changer<'_> {
         outcome(self.epochs.set_uncounted(spare.index, Some(spare)))
     }
 
-    /// Makes a member of a spare, in the place of one that is lost. Whoever opens the pool after a crash in the middle goes on: the roster says whose place is taken.
+    /// Makes a member of a spare, in the place of one that is lost, unless that comes back before the spare has what it lacks. Whoever opens the pool after a crash in the middle goes on: the roster says whose
+    /// place is taken.
     fn take(&self, spare: &RosterMember, lost: &RosterMember) -> Result<(), ChangeError> {
         let url: Arc<PoolUrl> = Arc::new(spare.url.parse()?);
         self.set_taking(spare, lost.replica_uuid)?;
-        if let Err(error) = self.add(&url, Role::Data) {
+        if let Err(error) = self.make_spare_a_member(&url, lost) {
             // One that may have been added is looked for when the pool is opened, or at the next try.
             if !matches!(error, ChangeError::Undecided) {
                 self.set_taking(spare, Uuid::nil())?;
@@ -104,6 +105,44 @@ impl Changer<'_> {
         let roster = self.roster()?;
         let taking = spare_of(&roster, spare.index).ok_or(ChangeError::Undecided)?;
         self.go_on_with(&roster, &taking)
+    }
+
+    /// Makes a replica, which is copied to while it is no member and counts for nothing, and adds it when it lacks little. It is taken away where the lost one is in sync before that, and where
+    /// somebody else wants to change the members.
+    fn make_spare_a_member(&self, url: &Arc<PoolUrl>, lost: &RosterMember) -> Result<(), ChangeError> {
+        let (made, position) = self.prepare(url, Role::Data)?;
+        let learning = self.returns.learn(position);
+        let outcome = loop {
+            let open = self.shared.hold()?;
+            let failure = open.members[position].standing().failure().map(Arc::clone);
+            let is_back = self.position(lost)?.is_some_and(|at| open.members[at].standing().is_in_use());
+            let missing_bytes = open.missing_bytes(position);
+            drop(open);
+            if let Some(source) = failure {
+                break Err(ChangeError::NotMade { replica: place(url), source });
+            }
+            if is_back {
+                log::info!("{} is in sync again, and the spare {url} is left as it was", lost.url);
+                break Ok(false);
+            }
+            if learning.has_to_give_way() {
+                break Err(ChangeError::UnderWay);
+            }
+            if missing_bytes.is_some_and(|bytes| bytes <= LAST_BYTES) {
+                break Ok(true);
+            }
+            std::thread::sleep(LOOK);
+        };
+        if matches!(outcome, Ok(true)) {
+            return self.complete(&made, position, Role::Data);
+        }
+        self.let_go(position, made.of_roster.index);
+        drop(made);
+        // What cannot be removed now is when it is tried again.
+        if let Ok(site) = self.returns.site(url) {
+            let _ = site.ask(&Request::Remove { name: url.name.clone() });
+        }
+        outcome.map(drop)
     }
 
     /// Removes the member whose place a spare has taken, and the spare from the list; or takes back what was begun.

@@ -36,6 +36,10 @@ pub(in crate::pool) struct Spares {
     pub(super) lost: Mutex<Lost>,
     /// One at a time.
     pub(super) is_taking: AtomicBool,
+    /// Where the replica lies that is to be a member when it lacks little.
+    pub(super) learner: Mutex<Option<usize>>,
+    /// Somebody wants to change the members, and does not wait for that.
+    pub(super) gives_way: AtomicBool,
     /// When none could be taken: not to be tried again before this time, and the pause that led there.
     pub(super) failed: Mutex<Option<(Instant, Duration)>>,
 }
@@ -46,7 +50,19 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(600);
 
 impl Spares {
     pub(super) fn new(after: Duration) -> Self {
-        Self { after, lost: Mutex::default(), is_taking: AtomicBool::new(false), failed: Mutex::default() }
+        Self {
+            after,
+            lost: Mutex::default(),
+            is_taking: AtomicBool::new(false),
+            learner: Mutex::default(),
+            gives_way: AtomicBool::new(false),
+            failed: Mutex::default(),
+        }
+    }
+
+    /// Whether the replica at this position is to be a member only when it lacks little.
+    pub(super) fn is_learner(&self, position: usize) -> bool {
+        *self.learner.lock() == Some(position)
     }
 
     /// Whether the last try is over for long enough.

@@ -1,17 +1,82 @@
 //! When a spare takes the place of a member that is lost.
 
 use std::{
-    sync::{Arc, atomic::Ordering},
-    time::Instant,
+    sync::{Arc, Weak, atomic::Ordering},
+    time::{Duration, Instant},
 };
 
-use super::{Returns, Shared, spawn};
+use parking_lot::MutexGuard;
+
+use super::{Returns, Shared, hold, spawn};
 use crate::{
+    ReplicaError,
     member::Member,
-    pool::{Open, Pool},
+    pool::{Open, Pool, halt::Halt},
 };
+
+/// Between two looks whether a replica that lacks little is a member.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A replica that is copied to while it is no member. It is brought in as any other from when this is dropped.
+pub(in crate::pool) struct Learning<'r>(&'r Returns);
+
+impl Learning<'_> {
+    /// Whether the replica is to be given up: somebody else changes the members, or the pool is being closed.
+    pub(in crate::pool) fn has_to_give_way(&self) -> bool {
+        self.0.spares.gives_way.load(Ordering::Acquire) || self.0.is_stopping()
+    }
+}
+
+impl Drop for Learning<'_> {
+    fn drop(&mut self) {
+        *self.0.spares.learner.lock() = None;
+    }
+}
 
 impl Returns {
+    /// Has the replica at a position be copied to, which is no member yet.
+    pub(in crate::pool) fn learn(&self, position: usize) -> Learning<'_> {
+        *self.spares.learner.lock() = Some(position);
+        self.bring_in(position);
+        Learning(self)
+    }
+
+    pub(in crate::pool) fn is_learner(&self, position: usize) -> bool {
+        self.spares.is_learner(position)
+    }
+
+    /// Waits a little while a replica is no member yet. False: it is one, or may become one.
+    pub(super) fn wait_as_learner(&self, position: usize, member: &dyn Member) -> Result<bool, Halt> {
+        if !self.spares.is_learner(position) {
+            return Ok(false);
+        }
+        if !self.pause(LOOK) || member.standing().failure().is_some() {
+            return Err(Halt::Ended);
+        }
+        Ok(true)
+    }
+
+    /// A replica that is no member yet was lost: whoever wanted it to be one notices, and nobody brings it back. False: it is a member.
+    pub(super) fn gives_up_learner(&self, pool: &Weak<Shared>, position: usize) -> bool {
+        if !self.spares.is_learner(position) {
+            return false;
+        }
+        if let Ok(open) = hold(pool) {
+            open.members[position].standing().fail(ReplicaError::Behind);
+        }
+        true
+    }
+
+    /// The right to change the members, for whoever operates the pool: a spare that is being made gives way. `None`: somebody else changes them.
+    pub(in crate::pool) fn right_to_change(&self) -> Option<MutexGuard<'_, ()>> {
+        let right = self.changing.try_lock();
+        if right.is_some() || !self.spares.is_taking.load(Ordering::Acquire) {
+            return right;
+        }
+        self.spares.gives_way.store(true, Ordering::Release);
+        self.changing.try_lock_for(2 * self.reach.loss_timeout)
+    }
+
     /// Has a spare taken where a member has been lost for so long, or where a writer before has begun to take one; one at a time.
     pub(super) fn look_for_spares(self: &Arc<Self>, shared: &Arc<Shared>, open: &Open) {
         let Some(roster) = open.epochs.as_ref().filter(|_| !self.is_forced).and_then(|epochs| epochs.roster()) else {
@@ -26,9 +91,12 @@ impl Returns {
         let due = self.spares.lost.lock().look(&lost, Instant::now(), self.spares.after);
         let is_begun = roster.spares().any(|spare| !spare.replica_uuid.is_nil());
         let is_wanted = is_begun || (!due.is_empty() && roster.spares().next().is_some());
-        if !is_wanted || !self.spares.may_try(Instant::now()) || self.spares.is_taking.swap(true, Ordering::AcqRel) {
+        if !is_wanted || !self.spares.may_try(Instant::now()) || self.spares.is_taking.load(Ordering::Acquire) {
             return;
         }
+        // Nobody asks for that before a spare is being taken.
+        self.spares.gives_way.store(false, Ordering::Release);
+        self.spares.is_taking.store(true, Ordering::Release);
         let (returns, pool) = (Arc::clone(self), Pool(Arc::clone(shared)));
         let started = spawn("pmof-pool-spare", move || {
             let taken = pool.take_spare(&due);
