@@ -4,8 +4,7 @@ use std::{thread, time::Duration};
 
 use anyhow::{Context, anyhow, bail};
 use pmof::{
-    AsynchronousState, ChangeError, MemberState, Pool, PoolError, PoolOptions, PoolUrl, ReplicaState, ReplicaStatus,
-    causes,
+    AsynchronousState, ChangeError, Pool, PoolError, PoolOptions, PoolUrl, ReplicaState, ReplicaStatus, causes,
 };
 use pmof_console::{
     output::{self, say, with_mend},
@@ -14,8 +13,11 @@ use pmof_console::{
 };
 use serde::Serialize;
 
+use self::force::open_without;
 use super::status::ForcedReport;
 use crate::copy::progress::Progress;
+
+mod force;
 
 /// How often it is looked how far a new member has come.
 const LOOK: Duration = Duration::from_millis(50);
@@ -228,13 +230,13 @@ fn add_spare(pool: &Pool, args: &AddArgs) -> anyhow::Result<()> {
 }
 
 pub(super) fn remove(args: &RemoveArgs, connect: ConnectArgs) -> anyhow::Result<()> {
-    let pool = open_without(&args.pool, &args.without, &args.how, connect)?;
+    let pool = open_without(&args.pool, (&args.old, None), &args.without, &args.how, connect)?;
     pool.remove(&args.old).map_err(told)?;
     end(&pool, (None, Some(args.old.clone())), &args.how)
 }
 
 pub(super) fn replace(args: &ReplaceArgs, connect: ConnectArgs) -> anyhow::Result<()> {
-    let pool = open_without(&args.pool, &args.without, &args.how, connect)?;
+    let pool = open_without(&args.pool, (&args.old, Some(&args.new)), &args.without, &args.how, connect)?;
     pool.replace(&args.old, &args.new.to_string()).map_err(told)?;
     wait(&pool, &args.new, &args.how)?;
     end(&pool, (Some(args.new.to_string()), Some(args.old.clone())), &args.how)
@@ -256,35 +258,6 @@ pub(super) fn clear(args: &ClearArgs, connect: ConnectArgs) -> anyhow::Result<()
 
 fn options(of: &Of, how: &How, connect: ConnectArgs) -> PoolOptions {
     connect.pools().replica(of.member.to_string()).require(how.durability.durability())
-}
-
-/// Opens the pool, by force with the one member that is there.
-fn open_without(of: &Of, without: &Without, how: &How, connect: ConnectArgs) -> anyhow::Result<Pool> {
-    let opened = open(of, how, connect);
-    if opened.is_ok() || !without.force {
-        return opened;
-    }
-    let options = options(of, how, connect);
-    let found = options.members().map_err(with_mend).context("cannot tell the state of the pool")?;
-    let made = found.made_count + found.witness_count;
-    if (made, found.in_sync_count()) != (2, 1) {
-        let in_sync = found.in_sync_count();
-        bail!(
-            "--force is for a pool of two members of which one is lost; this one has {made}, {in_sync} of them in sync, and nothing was changed: {:#}",
-            opened.err().unwrap_or_else(|| anyhow!("it cannot be opened"))
-        );
-    }
-    let lost = found.members.iter().filter(|member| !matches!(member.state, MemberState::InSync));
-    let lost: Vec<_> = lost.filter_map(|member| member.replica.as_ref()).map(ToString::to_string).collect();
-    // From the epoch that this begins on, nobody waits for the other one.
-    let alone = options.min_replicas(1).open().map_err(with_mend).context("cannot open the member alone")?;
-    alone.close().map_err(with_mend).context("cannot close the member")?;
-    eprintln!(
-        "pmof: warning: {} goes on alone, by force: what was acknowledged on {} only is lost, and must never be opened as this pool again; `pmof pool status` shows that until `pmof pool clear`",
-        of.member,
-        if lost.is_empty() { "the other member".to_owned() } else { lost.join(", ") }
-    );
-    open(of, how, connect)
 }
 
 fn open(of: &Of, how: &How, connect: ConnectArgs) -> anyhow::Result<Pool> {

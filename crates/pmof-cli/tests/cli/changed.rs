@@ -156,6 +156,26 @@ fn of_two_members_one_that_is_lost_for_good_is_replaced_by_force() {
 }
 
 #[test]
+fn nothing_is_forced_for_a_change_that_cannot_be_made() {
+    let (mut four, urls) = made(2);
+    let taken = four[2].url("taken");
+    options([&taken]).create(4096).unwrap().close().unwrap();
+    four[1].kill();
+    let replace = |old: &str, new: &str| pmof(["pool", "replace", &urls[0], old, new, "--force"]);
+    replace("1", "tcp://127.0.0.1:1/orders").failed(&["127.0.0.1:1", "nothing was changed"]);
+    replace("1", &taken).failed(&["a pool of that name exists", "nothing was changed"]);
+    replace("1", &urls[0]).failed(&["nothing was changed"]);
+    replace("7", &urls[2]).failed(&["has no member 7", "nothing was changed"]);
+    for (old, why) in [("7", "has no member 7"), ("0", "the only member that is in sync")] {
+        pmof(["pool", "remove", &urls[0], old, "--force"]).failed(&[why, "nothing was changed"]);
+    }
+    assert!(!pmof(["pool", "status", &urls[0]]).done().contains("forced"));
+    // What only the other one has is not given up.
+    pmof(["pool", "replace", &urls[0], "1", &urls[2]]).failed(&["cannot open the pool"]);
+    assert_eq!(four[2].files(), ["taken"], "what was tried is taken away");
+}
+
+#[test]
 fn a_witness_is_added_shown_replaced_and_removed() {
     let (mut four, urls) = made(2);
     let said = pmof(["pool", "add", "--witness", &urls[0], &urls[2]]);

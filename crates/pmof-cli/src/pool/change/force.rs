@@ -1,0 +1,76 @@
+//! `--force`: of two members the one that is there goes on without the other.
+
+use anyhow::{Context, anyhow, bail};
+use pmof::{Durability, MemberState, MemberStatus, Pool, PoolMembers, PoolUrl, control::WITNESS_BYTES};
+use pmof_console::{output::with_mend, reach::ConnectArgs};
+
+use super::{How, Of, Without, open, options};
+
+/// Opens the pool, by force with the one member that is there. Nothing is forced for a change that could not be made then: of the member `old`, to have `new` in its place.
+pub(super) fn open_without(
+    of: &Of,
+    (old, new): (&str, Option<&PoolUrl>),
+    without: &Without,
+    how: &How,
+    connect: ConnectArgs,
+) -> anyhow::Result<Pool> {
+    let opened = open(of, how, connect);
+    if opened.is_ok() || !without.force {
+        return opened;
+    }
+    let options = options(of, how, connect);
+    let found = options.members().map_err(with_mend).context("cannot tell the state of the pool")?;
+    let made = found.made_count + found.witness_count;
+    if (made, found.in_sync_count()) != (2, 1) {
+        let in_sync = found.in_sync_count();
+        bail!(
+            "--force is for a pool of two members of which one is lost; this one has {made}, {in_sync} of them in sync, and nothing was changed: {:#}",
+            opened.err().unwrap_or_else(|| anyhow!("it cannot be opened"))
+        );
+    }
+    let leaving = named(&found, old)?;
+    match new {
+        Some(new) => check_new(&found, leaving, new, how.durability.durability(), connect)?,
+        None if matches!(leaving.state, MemberState::InSync) => {
+            bail!("{old} is the only member that is in sync: it has what no other has, and nothing was changed")
+        }
+        None => {}
+    }
+    let lost = found.members.iter().filter(|member| !matches!(member.state, MemberState::InSync));
+    let lost: Vec<_> = lost.filter_map(|member| member.replica.as_ref()).map(ToString::to_string).collect();
+    // From the epoch that this begins on, nobody waits for the other one.
+    let alone = options.min_replicas(1).open().map_err(with_mend).context("cannot open the member alone")?;
+    alone.close().map_err(with_mend).context("cannot close the member")?;
+    eprintln!(
+        "pmof: warning: {} goes on alone, by force: what was acknowledged on {} only is lost, and must never be opened as this pool again; `pmof pool status` shows that until `pmof pool clear`",
+        of.member,
+        if lost.is_empty() { "the other member".to_owned() } else { lost.join(", ") }
+    );
+    open(of, how, connect)
+}
+
+/// The member that is meant by an address or a number.
+fn named<'f>(found: &'f PoolMembers, old: &str) -> anyhow::Result<&'f MemberStatus> {
+    let (url, index) = (old.parse::<PoolUrl>().ok(), old.parse::<u16>().ok());
+    let is_url = |member: &MemberStatus| {
+        let of_member = member.replica.as_ref().and_then(|replica| replica.url());
+        url.is_some() && of_member.is_some_and(|of_member| Some(of_member) == url.as_ref())
+    };
+    let is_meant = |member: &&MemberStatus| is_url(member) || (index.is_some() && member.index == index);
+    let mut members = found.members.iter().filter(|member| !matches!(member.state, MemberState::Foreign(_)));
+    members.find(is_meant).ok_or_else(|| anyhow!("the pool has no member {old}, and nothing was changed"))
+}
+
+/// Makes a replica of that size at `new`, and removes it: what fails now would fail when the other member is given up.
+fn check_new(
+    found: &PoolMembers,
+    leaving: &MemberStatus,
+    new: &PoolUrl,
+    require: Durability,
+    connect: ConnectArgs,
+) -> anyhow::Result<()> {
+    let size_bytes = if leaving.is_witness { WITNESS_BYTES } else { found.size_bytes };
+    let trial = connect.pools().replica(new.to_string()).require(require);
+    let made = trial.create(size_bytes).and_then(|pool| pool.close()).and_then(|()| trial.remove());
+    made.map_err(with_mend).with_context(|| format!("no member can be made at {new}, and nothing was changed"))
+}
