@@ -38,6 +38,20 @@ pub(crate) fn elsewhere(roster: &Roster, found: &[FoundMember], named: &[Arc<Poo
     missing.filter_map(place).collect()
 }
 
+/// Where spares are, which may have become members while the one was away that keeps this roster: under the same rule as [`elsewhere`].
+pub(crate) fn spares_elsewhere(roster: &Roster, named: &[Arc<PoolUrl>]) -> Vec<Arc<PoolUrl>> {
+    let urls = roster.spares().filter_map(|spare| spare.url.parse::<PoolUrl>().ok());
+    let may_be_followed =
+        |url: &PoolUrl| matches!(url.target, TargetUrl::Address(_)) && named.iter().all(|named| **named != *url);
+    urls.filter(may_be_followed).map(Arc::new).collect()
+}
+
+/// Whether members that count were not found.
+pub(crate) fn lacks(roster: &Roster, found: &[FoundMember]) -> bool {
+    let is_found = |member: &RosterMember| found.iter().any(|found| member.is(found.index, found.replica_uuid));
+    !roster.counted().all(is_found)
+}
+
 /// The roster as it is to be, by what an opening has found. It is newer where it says something else.
 pub(crate) fn noted(roster: &Roster, found: &[FoundMember]) -> Roster {
     let mut noted = roster.clone();

@@ -18,7 +18,7 @@ use crate::{
     lineage::{Agreement, Apart, Found, agree, quorum, votes_needed},
     peers::Peers,
     reach::Reach,
-    roster::{FoundMember, elsewhere, newest},
+    roster::{FoundMember, elsewhere, lacks, newest, spares_elsewhere},
     site::Site,
 };
 
@@ -121,6 +121,8 @@ struct Answer {
     url: Arc<PoolUrl>,
     /// The member that was looked for there.
     wanted: Option<FoundMember>,
+    /// Where a roster has a spare: it counts only if that has become a member.
+    may_be_none: bool,
     info: Result<Box<PoolInfo>, Arc<ReplicaError>>,
     roster: Option<Roster>,
     domain: Option<FailureDomain>,
@@ -136,12 +138,23 @@ pub(super) fn survey(reach: &Reach, named: &[Arc<PoolUrl>]) -> Result<PoolMember
         if followed.as_ref().is_some_and(|followed| roster.age() <= followed.age()) {
             break;
         }
-        let found: Vec<_> = answers.iter().filter_map(Answer::found).collect();
-        let asked: Vec<_> = answers.iter().map(|answer| Arc::clone(&answer.url)).collect();
-        let others = elsewhere(&roster, &found, &asked);
+        let others = elsewhere(&roster, &found(&answers), &asked(&answers));
         answers.extend(others.into_iter().map(|other| ask(reach, &mut peers, &Arc::clone(&other.url), Some(other))));
+        if lacks(&roster, &found(&answers)) {
+            let spares = spares_elsewhere(&roster, &asked(&answers));
+            let asked = spares.iter().map(|url| Answer { may_be_none: true, ..ask(reach, &mut peers, url, None) });
+            answers.extend(asked.collect::<Vec<_>>());
+        }
         followed = Some(roster);
     }
+    let is_member = |roster: &Roster, found: &FoundMember| {
+        let mut members = roster.members.iter().filter(|member| member.role != Role::Spare);
+        members.any(|member| member.is(found.index, found.replica_uuid))
+    };
+    answers.retain(|answer| {
+        let found = answer.found().zip(followed.as_ref());
+        !answer.may_be_none || found.is_some_and(|(found, roster)| is_member(roster, &found))
+    });
     let mut members = judge(answers)?;
     for member in &mut members.members {
         if let (MemberState::Asynchronous { .. }, Some(place)) = (&member.state, &member.replica) {
@@ -151,6 +164,14 @@ pub(super) fn survey(reach: &Reach, named: &[Arc<PoolUrl>]) -> Result<PoolMember
         }
     }
     Ok(members)
+}
+
+fn found(answers: &[Answer]) -> Vec<FoundMember> {
+    answers.iter().filter_map(Answer::found).collect()
+}
+
+fn asked(answers: &[Answer]) -> Vec<Arc<PoolUrl>> {
+    answers.iter().map(|answer| Arc::clone(&answer.url)).collect()
 }
 
 /// Whether a roster's word is enough to ask there.
@@ -184,16 +205,22 @@ fn first(answers: &[Answer]) -> Option<&PoolInfo> {
 
 fn ask(reach: &Reach, peers: &mut Peers, url: &Arc<PoolUrl>, wanted: Option<FoundMember>) -> Answer {
     let asked = reach.site(peers, url).and_then(|site| {
-        match site.ask_when_free(&Request::Info { name: url.name.clone() })? {
-            Reply::Info(info) => Ok((info, roster_of(&site, url)?, site.failure_domain(site.send(&Request::Domain)))),
-            _ => Err(ReplicaError::Unexpected),
-        }
+        let (info, roster) = hear(&site, url)?;
+        Ok((info, roster, site.failure_domain(site.send(&Request::Domain))))
     });
     let (info, roster, domain) = match asked {
         Ok((info, roster, domain)) => (Ok(info), roster, domain),
         Err(error) => (Err(Arc::new(error)), None, None),
     };
-    Answer { url: Arc::clone(url), wanted, info, roster, domain }
+    Answer { url: Arc::clone(url), wanted, may_be_none: false, info, roster, domain }
+}
+
+/// What a target says of a replica, and the roster that it keeps there.
+pub(super) fn hear(site: &Site, url: &PoolUrl) -> Result<(Box<PoolInfo>, Option<Roster>), ReplicaError> {
+    match site.ask_when_free(&Request::Info { name: url.name.clone() })? {
+        Reply::Info(info) => Ok((info, roster_of(site, url)?)),
+        _ => Err(ReplicaError::Unexpected),
+    }
 }
 
 /// The roster that a target keeps; `None` where it keeps none or cannot tell it now. A member that cannot be opened is no help to the others, whatever

@@ -38,6 +38,7 @@ use crate::{
 
 pub(super) mod contention;
 pub(super) mod forced;
+mod heard;
 mod nearest;
 mod others;
 mod outsiders;
@@ -473,9 +474,10 @@ impl Format for Opening {
         };
         let mut identity = None;
         let (mut opened, mut failed) = self.ask(access, None, &mut identity, question);
-        let mut followed = None;
+        let (uuid, mut followed) = (identity.map_or(Uuid::nil(), |identity| identity.uuid), None);
+        let mut heard = self.hear_all(&opened, access, uuid);
         // Those that are found may know of later members.
-        while let Some(roster) = self.newer_roster(&opened, followed.as_ref()) {
+        while let Some(roster) = self.newer_roster(&opened, &heard, followed.as_ref()) {
             let here = self.found(&opened);
             let is_member =
                 |found: &&FoundMember| roster.counted().any(|member| member.is(found.index, found.replica_uuid));
@@ -484,9 +486,11 @@ impl Format for Opening {
             let (others, failed_others) = self.open_others((&found, count), access, &mut identity, question);
             opened.extend(others);
             failed.extend(failed_others);
+            heard.extend(self.hear_spares(&roster, &opened, uuid));
             followed = Some(roster);
         }
-        let electorate = Electorate::of(&words(&opened), identity.map_or(0, |identity| identity.replica_count));
+        let made = identity.map_or(0, |identity| identity.replica_count);
+        let electorate = heard::electorate(&opened, &heard, made);
         let identity = identity.map(|identity| Identity { replica_count: electorate.count(), ..identity });
         self.leave_out_non_members(&mut opened, &electorate, access);
         if let Some(identity) = &identity {

@@ -77,6 +77,47 @@ fn a_spare_takes_the_place_of_a_lost_member_while_the_pool_is_written() {
     assert!(options([&lost]).open().unwrap_err().is_replica_lost(), "alone it has too few votes");
 }
 
+/// Of two members: the one whose place a spare took, and whose other one is lost since, has the word of the spare that it is none.
+#[test]
+fn a_former_member_leads_to_the_spare_that_took_its_place() {
+    let mut three: [Target; 3] = fixed();
+    let (former, spare) = (three[1].url("orders"), three[2].url("orders"));
+    let pool = at_once(urls(&three[..2])).spare(&spare).create(POOL_BYTES).unwrap();
+    let mut events = pool.events();
+    three[1].stop();
+    pool.persist(0, b"newer").unwrap();
+    wait_for(&mut events, |event| matches!(event, Event::SpareTaken { index: 1, .. }));
+    wait_in_sync(&pool);
+    pool.close().unwrap();
+
+    three[0].stop();
+    three[1].restart();
+    let named = options([&former]);
+    let members = named.members().unwrap();
+    let states: Vec<_> = members.members.iter().map(|member| (member.index, &member.state)).collect();
+    assert!(
+        matches!(
+            &states[..],
+            [(None, MemberState::Foreign(_)), (Some(0), MemberState::Lost(_)), (Some(3), MemberState::InSync)]
+        ),
+        "{states:?}"
+    );
+    assert_eq!((members.made_count, members.in_sync_count()), (2, 1));
+    let error = named.clone().min_replicas(1).open().unwrap_err();
+    assert!(format!("{error:?}").contains("it is no member of the pool"), "{error:?}");
+    named.open().unwrap_err();
+    assert_eq!(options([&spare]).members().unwrap().forced, None);
+    // While somebody writes it, too; and by its number it is read all the same.
+    let alone = options([&spare]).min_replicas(1).open().unwrap();
+    let error = named.clone().min_replicas(1).open().unwrap_err();
+    assert!(format!("{error:?}").contains("it is no member of the pool"), "{error:?}");
+    assert_eq!(read(&named.clone().min_replicas(1).open_read_only().unwrap(), 0, 5), [0; 5]);
+    alone.close().unwrap();
+    // Where nobody else is left, whoever forces it has been told.
+    three[2].stop();
+    named.min_replicas(1).open().unwrap().close().unwrap();
+}
+
 #[test]
 fn one_that_comes_back_in_time_stays() {
     let mut four: [Target; 4] = fixed();

@@ -1,7 +1,7 @@
 //! `--force`: of two members the one that is there goes on without the other.
 
 use anyhow::{Context, anyhow, bail};
-use pmof::{Durability, MemberState, MemberStatus, Pool, PoolMembers, PoolUrl, control::WITNESS_BYTES};
+use pmof::{Durability, MemberState, MemberStatus, Pool, PoolMembers, PoolUrl, causes, control::WITNESS_BYTES};
 use pmof_console::{output::with_mend, reach::ConnectArgs};
 
 use super::{How, Of, Without, open, options};
@@ -20,6 +20,13 @@ pub(super) fn open_without(
     }
     let options = options(of, how, connect);
     let found = options.members().map_err(with_mend).context("cannot tell the state of the pool")?;
+    // It may have been a member once.
+    if let Some(MemberState::Foreign(why)) = found.members.first().map(|member| &member.state) {
+        let others = found.members.iter().filter(|member| matches!(member.state, MemberState::InSync));
+        let others: Vec<_> = others.filter_map(|member| member.replica.as_ref()).map(ToString::to_string).collect();
+        let in_sync = if others.is_empty() { "no member is in sync".to_owned() } else { others.join(", ") + " is" };
+        bail!("{} does not go on as the pool: {}; {in_sync}, and nothing was changed", of.member, causes(&**why));
+    }
     let made = found.made_count + found.witness_count;
     if (made, found.in_sync_count()) != (2, 1) {
         let in_sync = found.in_sync_count();

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pmof_control::{OpenFor, REPLICAS_MAX, Request, Roster};
 
-use super::{Failed, Opened, Opening, release};
+use super::{Failed, Opened, Opening, heard::Heard, release};
 use crate::{
     PoolUrl, ReplicaError,
     pool::opened::Identity,
@@ -12,9 +12,10 @@ use crate::{
 };
 
 impl Opening {
-    /// The newest roster of those that are open, if it is newer than the one that was followed.
-    pub(super) fn newer_roster(&self, opened: &[Opened], followed: Option<&Roster>) -> Option<Roster> {
-        let newest = newest(opened.iter().filter_map(|opened| opened.roster.as_ref()));
+    /// The newest roster of those that are open and of those that were heard, if it is newer than the one that was followed.
+    pub(super) fn newer_roster(&self, opened: &[Opened], heard: &[Heard], followed: Option<&Roster>) -> Option<Roster> {
+        let kept = opened.iter().filter_map(|opened| opened.roster.as_ref());
+        let newest = newest(kept.chain(heard.iter().map(|heard| &heard.roster)));
         let is_newer = |roster: &&Roster| followed.is_none_or(|followed| roster.age() > followed.age());
         newest.filter(|roster| self.wanted.min_replicas.is_none() && is_newer(roster)).cloned()
     }

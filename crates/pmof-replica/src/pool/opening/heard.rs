@@ -1,0 +1,79 @@
+//! Replicas that are not opened, or not yet, and know better who the members are: a spare takes a member's place while that one is away.
+
+use std::sync::Arc;
+
+use pmof_control::{OpenFor, PoolState, Roster};
+use uuid::Uuid;
+
+use super::{Opened, Opening};
+use crate::{
+    PoolUrl,
+    electorate::{Electorate, Word},
+    lineage::Found,
+    pool::members::hear,
+    roster::{elsewhere, lacks, newest, spares_elsewhere},
+};
+
+/// What a replica says that was asked for nothing else.
+#[derive(Debug)]
+pub(super) struct Heard {
+    index: u16,
+    replica_uuid: Uuid,
+    state: PoolState,
+    pub(super) roster: Roster,
+}
+
+impl Heard {
+    /// Its word, unless it was opened since.
+    pub(super) fn word(&self, opened: &[Opened]) -> Option<Word<'_>> {
+        let is_open = opened.iter().any(|opened| opened.replica_uuid == self.replica_uuid);
+        let (found, roster) = (Found { index: self.index, state: &self.state }, Some(&self.roster));
+        (!is_open).then_some(Word { found, replica_uuid: self.replica_uuid, roster })
+    }
+}
+
+impl Opening {
+    /// What those say that lie where `roster` has its spares, if members are missing and they know better.
+    pub(super) fn hear_spares(&mut self, roster: &Roster, opened: &[Opened], uuid: Uuid) -> Vec<Heard> {
+        if !lacks(roster, &self.found(opened)) {
+            return Vec::new();
+        }
+        let spares = spares_elsewhere(roster, &self.urls);
+        spares.iter().filter_map(|url| self.hear(url, roster, uuid)).collect()
+    }
+
+    /// What others say that know better than those that are open, where these are to go on with too few members: they may be none any more.
+    pub(super) fn hear_all(&mut self, opened: &[Opened], access: OpenFor, uuid: Uuid) -> Vec<Heard> {
+        let mut heard: Vec<Heard> = Vec::new();
+        if access == OpenFor::Read || self.wanted.min_replicas.is_none() {
+            return heard;
+        }
+        let (mut asked, found) = (self.urls.clone(), self.found(opened));
+        let mut followed = newest(opened.iter().filter_map(|opened| opened.roster.as_ref())).cloned();
+        while let Some(roster) = followed.take().filter(|roster| lacks(roster, &found)) {
+            let members = elsewhere(&roster, &found, &asked).into_iter().map(|other| other.url);
+            let urls: Vec<Arc<PoolUrl>> = members.chain(spares_elsewhere(&roster, &asked)).collect();
+            let fresh: Vec<_> = urls.iter().filter_map(|url| self.hear(url, &roster, uuid)).collect();
+            asked.extend(urls);
+            followed = newest(fresh.iter().map(|heard| &heard.roster)).cloned();
+            heard.extend(fresh);
+        }
+        heard
+    }
+
+    /// What lies there, if it is of this pool and keeps a newer roster than this.
+    fn hear(&mut self, url: &Arc<PoolUrl>, roster: &Roster, uuid: Uuid) -> Option<Heard> {
+        let site = self.wanted.reach.site(&mut self.peers, url).ok()?;
+        let (info, newer) = hear(&site, url).ok()?;
+        let newer = newer.filter(|newer| info.header.pool_uuid == uuid && newer.age() > roster.age())?;
+        let (index, replica_uuid) = (info.header.replica_index, info.header.replica_uuid);
+        Some(Heard { index, replica_uuid, state: info.state, roster: newer })
+    }
+}
+
+/// The members, by the words of those that are open and of those that were heard.
+pub(super) fn electorate(opened: &[Opened], heard: &[Heard], made: u16) -> Electorate {
+    let mut words = super::words(opened);
+    words.extend(heard.iter().filter_map(|heard| heard.word(opened)));
+    Electorate::of(&words, made)
+}
