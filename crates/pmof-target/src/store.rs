@@ -282,31 +282,34 @@ impl PoolStore {
 
     /// Deletes a pool and its bytes, durably. Its readers keep what they have mapped; a writer must close it first.
     ///
-    /// A file without the whole header of a pool is left alone. A pool of a newer version may be removed. Of a pool on a
-    /// device the header is wiped; its bytes stay there until another pool is made.
+    /// A file without the whole header of a pool is left alone, and so is a pool whose state is damaged or whose length is wrong: it may be a member of a pool that has
+    /// others, or the only copy. A pool of a newer version may be removed. Of a pool on a device the header is wiped; its bytes stay there until another pool is made.
     pub fn remove(&self, name: &PoolName) -> Result<(), StoreError> {
         self.remove_if(name, |error| {
-            matches!(error, HeaderError::NewerVersion { .. } | HeaderError::UnknownFeature { .. })
+            use HeaderError::{NewerVersion, UnknownFeature};
+            matches!(error, StoreError::Header { source: NewerVersion { .. } | UnknownFeature { .. }, .. })
         })
     }
 
-    /// The same also of a pool whose header is damaged, so that it cannot be known whose it is. What does not begin as a pool does is left
-    /// alone.
+    /// The same also of a pool whose header or state is damaged, so that it cannot be known whose it is, or whose length is wrong. What does not begin as a pool does
+    /// is left alone.
     pub fn discard(&self, name: &PoolName) -> Result<(), StoreError> {
-        self.remove_if(name, |error| !matches!(error, HeaderError::NotAPool))
+        self.remove_if(name, |error| match error {
+            StoreError::Header { source, .. } => !matches!(source, HeaderError::NotAPool),
+            error => matches!(error, StoreError::SizeMismatch { .. }),
+        })
     }
 
-    /// Deletes a pool whose header is whole, or has a fault that does not matter.
-    fn remove_if(&self, name: &PoolName, matters_not: fn(&HeaderError) -> bool) -> Result<(), StoreError> {
+    /// Deletes a pool that is whole, or has a fault that does not matter.
+    fn remove_if(&self, name: &PoolName, matters_not: fn(&StoreError) -> bool) -> Result<(), StoreError> {
         if let Some(device) = self.device(name) {
             return self.remove_on(device, matters_not);
         }
         let writers = self.writers();
         let entry = self.root.entry(name)?;
-        match self.header_of(name, &entry) {
-            Ok(_) => {}
-            Err(StoreError::Header { source, .. }) if matters_not(&source) => {}
-            Err(error) => return Err(error),
+        match self.check_whole(name, &entry) {
+            Err(error) if !matters_not(&error) => return Err(error),
+            _ => {}
         }
         if let Some(writer) = writers.get(name) {
             return Err(StoreError::Busy { name: name.clone(), holder: writer.holder.clone() });
@@ -314,6 +317,16 @@ impl PoolStore {
         self.lock_named(name, entry.file.as_fd(), entry.identity)?;
         self.root.unlink(name.as_str())?;
         self.root.sync()
+    }
+
+    /// Whether the header, the length and the state of a pool are those of one. What cannot be mapped is not known to be damaged.
+    fn check_whole(&self, name: &PoolName, entry: &Entry) -> Result<(), StoreError> {
+        self.checked_header(name, entry)?;
+        let Ok(memory) = self.map(name, entry, OpenFor::Read) else { return Ok(()) };
+        match self.read_head(name, &memory) {
+            Err(error @ StoreError::Header { .. }) => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Describes a pool without opening it for anybody.
@@ -397,12 +410,18 @@ impl PoolStore {
     /// The file of a pool and its header, where both are whole.
     fn checked_entry(&self, name: &PoolName) -> Result<(Entry, Header), StoreError> {
         let entry = self.root.entry(name)?;
-        let header = self.header_of(name, &entry)?;
+        let header = self.checked_header(name, &entry)?;
+        Ok((entry, header))
+    }
+
+    /// The header of a file that has the length which it says.
+    fn checked_header(&self, name: &PoolName, entry: &Entry) -> Result<Header, StoreError> {
+        let header = self.header_of(name, entry)?;
         match header.file_len_bytes() {
             Some(expected_bytes) if expected_bytes != entry.len_bytes => {
                 Err(StoreError::SizeMismatch { name: name.clone(), expected_bytes, found_bytes: entry.len_bytes })
             }
-            _ => Ok((entry, header)),
+            _ => Ok(header),
         }
     }
 

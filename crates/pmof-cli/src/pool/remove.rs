@@ -27,7 +27,7 @@ pub(crate) struct RemoveArgs {
     /// be given several times
     #[arg(value_name = "URL|PATH", required = true, value_parser = parsed::<PoolPlace>)]
     places: Vec<PoolPlace>,
-    /// Remove members of a pool that has others too, pools whose headers are damaged, and what is left of pool sets whose parts are missing or damaged. Files that never belonged to the pool stay, except with `NOHDRS`, where nothing says who owns a file; parts of two pools are refused
+    /// Remove members of a pool that has others too, pools that are damaged, and what is left of pool sets whose parts are missing or damaged. Files that never belonged to the pool stay, except with `NOHDRS`, where nothing says who owns a file; parts of two pools are refused
     #[arg(long)]
     force: bool,
     /// Remove the pool set files of this machine too
@@ -202,6 +202,9 @@ fn remove_url(args: &RemoveArgs, url: &PoolUrl, connect: ConnectArgs) -> anyhow:
         match options.remove() {
             // A whole pool is removed as ever; nothing else is known of a damaged one than its name.
             Err(error) if args.force && is_unusable(&error) => options.discard().map_err(with_mend)?,
+            Err(error) if is_unusable(&error) && is_listed(url, connect)? => {
+                bail!("{}; `--force` removes what is left of it", causes(&error))
+            }
             removed => removed.map_err(with_mend)?,
         }
     }

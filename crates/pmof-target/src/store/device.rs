@@ -248,7 +248,7 @@ impl PoolStore {
     }
 
     /// Wipes the header, durably. The device stays, and the user's data stays on it until the next pool is made there.
-    pub(super) fn remove_on(&self, device: &Device, matters_not: fn(&HeaderError) -> bool) -> Result<(), StoreError> {
+    pub(super) fn remove_on(&self, device: &Device, matters_not: fn(&StoreError) -> bool) -> Result<(), StoreError> {
         let writers = self.writers();
         if let Some(writer) = writers.get(&device.name) {
             return Err(StoreError::Busy { name: device.name.clone(), holder: writer.holder.clone() });
@@ -257,9 +257,13 @@ impl PoolStore {
         device.lock(&memory)?;
         match device.holds(&memory)? {
             Holds::Pool(_) => {}
-            Holds::Unusable(error) if matters_not(&error) => {}
             Holds::Nothing => return Err(device.not_found()),
-            Holds::Unusable(error) => return Err(device.unusable(error)),
+            Holds::Unusable(error) => {
+                let error = device.unusable(error);
+                if !matters_not(&error) {
+                    return Err(error);
+                }
+            }
         }
         wipe(&memory).map_err(|error| device.failed(error))
     }

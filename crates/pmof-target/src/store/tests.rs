@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-use pmof_control::DATA_OFFSET;
+use pmof_control::{DATA_OFFSET, STATE_BYTES, STATE_OFFSET};
 use pmof_mem::{Evidence, Mechanism, MediumKind, causes};
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
@@ -336,7 +336,7 @@ fn removing_takes_closed_pools_only() {
 }
 
 #[test]
-fn newer_and_truncated_pools_can_be_removed() {
+fn newer_pools_can_be_removed() {
     let (root, store) = fresh();
     for (offset, bytes) in [(8, &[9u8, 0][..]), (16, &[1])] {
         drop(create(&store, "orders"));
@@ -344,10 +344,27 @@ fn newer_and_truncated_pools_can_be_removed() {
         assert!(matches!(open(&store, "orders", OpenFor::Read), Err(StoreError::Header { .. })));
         store.remove(&name("orders")).expect("a newer pool");
     }
-    drop(create(&store, "orders"));
-    File::options().write(true).open(root.path().join("orders")).expect("a file").set_len(5000).expect("shorter");
-    store.remove(&name("orders")).expect("a truncated pool");
     assert!(entries(root.path()).is_empty());
+}
+
+/// It may be the only copy, and a copy of another member's may be none any more.
+#[test]
+fn what_is_left_of_a_pool_is_removed_only_by_whoever_says_so() {
+    let (root, store) = fresh();
+    let path = root.path().join("orders");
+    let file = || File::options().write(true).open(&path).expect("a file");
+    let cut = |by: u64| file().set_len(file().metadata().expect("a length").len() - by).expect("shorter");
+    let damage = || file().write_all_at(&[0xff; STATE_BYTES], STATE_OFFSET).expect("a write");
+    let faults: [&dyn Fn(); 3] = [&|| cut(1), &|| cut(5000), &damage];
+    for spoil in faults {
+        drop(create(&store, "orders"));
+        spoil();
+        let error = store.remove(&name("orders")).expect_err("not whole");
+        assert!(matches!(error, StoreError::SizeMismatch { .. } | StoreError::Header { .. }), "{error:?}");
+        assert_eq!(entries(root.path()).len(), 1);
+        store.discard(&name("orders")).expect("by force");
+        assert!(entries(root.path()).is_empty());
+    }
 }
 
 #[test]
