@@ -4,7 +4,8 @@ use std::{thread, time::Duration};
 
 use anyhow::{Context, anyhow, bail};
 use pmof::{
-    AsynchronousState, ChangeError, Pool, PoolError, PoolOptions, PoolUrl, ReplicaState, ReplicaStatus, causes,
+    AsynchronousState, ChangeError, Pool, PoolError, PoolOptions, PoolStatus, PoolUrl, ReplicaState, ReplicaStatus,
+    causes,
 };
 use pmof_console::{
     output::{self, say, with_mend},
@@ -147,22 +148,29 @@ struct Report {
 pub(super) fn add(args: &AddArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let options = options(&args.pool, &args.how, connect);
     let pool = opened(&args.keep_points.into_iter().fold(options, PoolOptions::keep_points))?;
-    if args.is_asynchronous {
-        return add_asynchronous(&pool, args);
-    }
-    if args.is_witness {
-        return add_witness(&pool, args);
-    }
-    if args.is_spare {
-        return add_spare(&pool, args);
-    }
+    let added = match args {
+        AddArgs { is_asynchronous: true, .. } => add_asynchronous(&pool, args),
+        AddArgs { is_witness: true, .. } => add_witness(&pool, args),
+        AddArgs { is_spare: true, .. } => add_spare(&pool, args),
+        _ => add_replica(&pool, args),
+    };
+    closed_unless(&pool, added)?;
+    end(&pool, (Some(args.new.to_string()), None), &args.how)
+}
+
+/// Closes the pool in order where it was not changed as it was to be: it is as it was, or as far as the change has come.
+fn closed_unless<T>(pool: &Pool, changed: anyhow::Result<T>) -> anyhow::Result<T> {
+    // The first failure is the one to tell of.
+    changed.inspect_err(|_| drop(pool.close()))
+}
+
+fn add_replica(pool: &Pool, args: &AddArgs) -> anyhow::Result<()> {
     match pool.add(&args.new.to_string()) {
         // What an interrupted addition has begun.
-        Err(ChangeError::AlreadyMember { .. }) if is_out_of_sync(&pool, &args.new)? => {}
+        Err(ChangeError::AlreadyMember { .. }) if is_out_of_sync(pool, &args.new)? => {}
         added => added.map_err(told)?,
     }
-    wait(&pool, &args.new, &args.how)?;
-    end(&pool, (Some(args.new.to_string()), None), &args.how)
+    wait(pool, &args.new, &args.how)
 }
 
 fn add_asynchronous(pool: &Pool, args: &AddArgs) -> anyhow::Result<()> {
@@ -179,7 +187,7 @@ fn add_asynchronous(pool: &Pool, args: &AddArgs) -> anyhow::Result<()> {
     let mut lost_looks = 0;
     loop {
         match state()? {
-            None | Some(AsynchronousState::Following) => break,
+            None | Some(AsynchronousState::Following) => return Ok(()),
             Some(AsynchronousState::Lost(why)) if lost_looks >= LOST_LOOKS => {
                 bail!(
                     "{url} is an asynchronous member, and lost: {}; it is copied to when it is back and the pool is open",
@@ -191,20 +199,32 @@ fn add_asynchronous(pool: &Pool, args: &AddArgs) -> anyhow::Result<()> {
         }
         thread::sleep(LOOK);
     }
-    end(pool, (Some(url), None), &args.how)
 }
 
 fn add_witness(pool: &Pool, args: &AddArgs) -> anyhow::Result<()> {
     let url = args.new.to_string();
     let added = pool.add_witness(&url);
-    let status = pool.status().map_err(with_mend)?;
-    let witness = status.witnesses.iter().find(|witness| witness.replica.to_string() == url);
+    let mut status = pool.status().map_err(with_mend)?;
+    let of = |status: &PoolStatus| status.witnesses.iter().find(|witness| witness.replica.to_string() == url).cloned();
     match added {
         // By the same command before.
-        Err(ChangeError::AlreadyMember { .. }) if witness.is_some() => {}
+        Err(ChangeError::AlreadyMember { .. }) if of(&status).is_some() => {}
         added => added.map_err(told)?,
     }
-    let domain = witness.and_then(|witness| witness.domain.as_ref());
+    let mut lost_looks = 0;
+    while let Some(ReplicaState::Lost(why)) = of(&status).map(|witness| witness.state) {
+        lost_looks += 1;
+        if lost_looks > LOST_LOOKS {
+            bail!(
+                "{url} is a witness, and lost: {}; it counts again when it is back; if it is gone for good, remove it (pmof pool remove) before you add it again",
+                causes(&*why)
+            );
+        }
+        thread::sleep(LOOK);
+        status = pool.status().map_err(with_mend)?;
+    }
+    let witness = of(&status);
+    let domain = witness.as_ref().and_then(|witness| witness.domain.as_ref());
     let fails_with = |replica: &&ReplicaStatus| {
         domain.zip(replica.domain.as_ref()).is_some_and(|(one, other)| one.0.number == other.0.number)
     };
@@ -214,7 +234,7 @@ fn add_witness(pool: &Pool, args: &AddArgs) -> anyhow::Result<()> {
             replica.replica
         );
     }
-    end(pool, (Some(url), None), &args.how)
+    Ok(())
 }
 
 fn add_spare(pool: &Pool, args: &AddArgs) -> anyhow::Result<()> {
@@ -223,28 +243,27 @@ fn add_spare(pool: &Pool, args: &AddArgs) -> anyhow::Result<()> {
     let is_known = || pool.status().is_ok_and(|status| status.spares.iter().any(|spare| spare.to_string() == url));
     match added {
         // By the same command before.
-        Err(ChangeError::AlreadyMember { .. }) if is_known() => {}
-        added => added.map_err(told)?,
+        Err(ChangeError::AlreadyMember { .. }) if is_known() => Ok(()),
+        added => added.map_err(told),
     }
-    end(pool, (Some(url), None), &args.how)
 }
 
 pub(super) fn remove(args: &RemoveArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let pool = open_without(&args.pool, (&args.old, None), &args.without, &args.how, connect)?;
-    pool.remove(&args.old).map_err(told)?;
+    closed_unless(&pool, pool.remove(&args.old).map_err(told))?;
     end(&pool, (None, Some(args.old.clone())), &args.how)
 }
 
 pub(super) fn replace(args: &ReplaceArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let pool = open_without(&args.pool, (&args.old, Some(&args.new)), &args.without, &args.how, connect)?;
-    pool.replace(&args.old, &args.new.to_string()).map_err(told)?;
-    wait(&pool, &args.new, &args.how)?;
+    let replaced = pool.replace(&args.old, &args.new.to_string()).map_err(told);
+    closed_unless(&pool, replaced.and_then(|()| wait(&pool, &args.new, &args.how)))?;
     end(&pool, (Some(args.new.to_string()), Some(args.old.clone())), &args.how)
 }
 
 pub(super) fn clear(args: &ClearArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let pool = open(&args.pool, &args.how, connect)?;
-    let cleared = pool.clear_forced().map_err(told)?.as_ref().map(ForcedReport::new);
+    let cleared = closed_unless(&pool, pool.clear_forced().map_err(told))?.as_ref().map(ForcedReport::new);
     pool.close().map_err(with_mend).context("cannot close the pool")?;
     if args.how.json {
         return output::print_json(&ClearReport { cleared });

@@ -71,6 +71,8 @@ fn what_cannot_be_is_refused() {
     pmof(["pool", "add", &urls[0], &urls[1]]).failed(&["is a member of the pool already"]);
     pmof(["pool", "remove", &urls[0], &urls[2]]).failed(&["has no member", &urls[1]]);
     pmof(["pool", "remove", &urls[0], "9"]).failed(&["has no member 9"]);
+    let said = pmof(["pool", "status", &urls[0]]).done();
+    assert!(said.contains("none, closed in order"), "{said}");
     pmof(["pool", "replace", &urls[0], "9", &urls[2]]).failed(&["has no member 9"]);
     pmof(["pool", "replace", &urls[0], "0", &urls[1]]).failed(&["has been in sync", "takes nobody's place"]);
     assert!(four[2].files().is_empty());
@@ -93,7 +95,7 @@ fn what_cannot_be_is_refused() {
 
 #[test]
 fn rm_removes_a_member_only_by_force_or_with_all_others() {
-    let (_four, urls) = made(3);
+    let (four, urls) = made(3);
     for dry_run in [&[][..], &["--dry-run"]] {
         let one = ["pool", "rm", &urls[1]].into_iter().chain(dry_run.iter().copied());
         pmof(one).failed(&["is member 1 of a pool that has others", "pmof pool remove", "--force"]);
@@ -102,6 +104,11 @@ fn rm_removes_a_member_only_by_force_or_with_all_others() {
     }
     let said = pmof(["pool", "info", &urls[1]]).done();
     assert!(said.contains("replica    number 1, made as one of 3, "), "{said}");
+    // What is damaged may be a member, too.
+    let file = std::fs::File::options().write(true).open(four[1].file("orders")).unwrap();
+    file.set_len(file.metadata().unwrap().len() - 1).unwrap();
+    pmof(["pool", "rm", &urls[1]]).failed(&["cannot remove", "--force"]);
+    assert_eq!(four[1].files(), ["orders"]);
     pmof(["pool", "rm", "--force", &urls[1]]).done();
     pmof(["pool", "remove", &urls[0], "1"]).done();
     pmof(["pool", "rm", &urls[0], &urls[2]]).done();
@@ -163,13 +170,13 @@ fn nothing_is_forced_for_a_change_that_cannot_be_made() {
     four[1].kill();
     let replace = |old: &str, new: &str| pmof(["pool", "replace", &urls[0], old, new, "--force"]);
     replace("1", "tcp://127.0.0.1:1/orders").failed(&["127.0.0.1:1", "nothing was changed"]);
-    replace("1", &taken).failed(&["a pool of that name exists", "nothing was changed"]);
+    replace("1", &taken).failed(&["exists already", "nothing was changed"]);
     replace("1", &urls[0]).failed(&["nothing was changed"]);
     replace("7", &urls[2]).failed(&["has no member 7", "nothing was changed"]);
     for (old, why) in [("7", "has no member 7"), ("0", "the only member that is in sync")] {
         pmof(["pool", "remove", &urls[0], old, "--force"]).failed(&[why, "nothing was changed"]);
     }
-    assert!(!pmof(["pool", "status", &urls[0]]).done().contains("forced"));
+    assert!(!pmof(["pool", "status", &urls[0]]).output.contains("forced"));
     // What only the other one has is not given up.
     pmof(["pool", "replace", &urls[0], "1", &urls[2]]).failed(&["cannot open the pool"]);
     assert_eq!(four[2].files(), ["taken"], "what was tried is taken away");
@@ -193,6 +200,12 @@ fn a_witness_is_added_shown_replaced_and_removed() {
     pmof(["pool", "promote", &urls[2]]).failed(&["is a witness, which has none of the pool's bytes"]);
     pmof(["pool", "rm", &urls[2]]).failed(&["is member 2 of a pool that has others", "pmof pool remove"]);
     pmof(["pool", "add", "--witness", "--async", &urls[0], &urls[3]]).wrong_use(&["--async"]);
+
+    // One that is lost is none that was added.
+    let file = four[2].file("orders");
+    std::fs::rename(&file, file.with_extension("away")).unwrap();
+    pmof(["pool", "add", "--witness", &urls[0], &urls[2]]).failed(&["is a witness, and lost", "pmof pool remove"]);
+    std::fs::rename(file.with_extension("away"), &file).unwrap();
 
     // Any one may be lost.
     four[0].kill();
@@ -243,4 +256,18 @@ fn a_spare_is_added_shown_taken_and_removed() {
     pool.close().unwrap();
     let report = pmof(["pool", "status", &urls[3], "--json"]).json();
     assert_eq!((&report["in_sync"], &report["made"]), (&2.into(), &2.into()), "{report}");
+
+    // The former member knows of a spare there, which has the pool now.
+    four[1].kill();
+    four[0].restart();
+    let former = four[0].url("orders");
+    let report: serde_json::Value = serde_json::from_str(&pmof(["pool", "status", &former, "--json"]).output).unwrap();
+    let states: Vec<_> = report["members"].as_array().unwrap().iter().map(|member| &member["state"]).collect();
+    assert_eq!(states, ["foreign", "lost", "in sync"], "{report}");
+    pmof(["pool", "remove", "--force", &former, "1"]).failed(&[
+        "does not go on as the pool",
+        &urls[3],
+        "nothing was changed",
+    ]);
+    assert!(!pmof(["pool", "status", &urls[3]]).output.contains("forced"));
 }
