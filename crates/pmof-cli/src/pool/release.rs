@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::bail;
-use pmof::PoolUrl;
+use pmof::{MemberState, MemberStatus, PoolMembers, PoolUrl, replica::TargetUrl};
 use pmof_console::{
     output::{self, with_mend},
     reach::ConnectArgs,
@@ -14,7 +14,7 @@ use serde::Serialize;
 /// Take pools away from writers that hang, so that other programs can open them
 ///
 /// After that, nothing from the former writer reaches the pool; its calls fail. The next opening compares the replicas, since the pool was not closed.
-/// A pool without a writer is not changed. Name all replicas of a pool.
+/// A pool without a writer is not changed. Name all replicas of a pool: its witnesses and its asynchronous members are found by them, and are taken away from that writer, too.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReleaseArgs {
     /// Pool: `tcp://HOST:PORT/POOL`, `verbs://HOST:PORT/POOL[?source=IP]` or `shm:///PATH/OF/SOCKET?pool=POOL`; may be given several times
@@ -49,9 +49,14 @@ pub(crate) fn run(args: &ReleaseArgs, connect: ConnectArgs) -> anyhow::Result<()
         bail!("{twice} is named twice: name each replica once; nothing was released");
     }
     let (mut released, mut failed, mut errors) = (Vec::new(), Vec::new(), Vec::new());
-    for url in args.urls.iter().map(ToString::to_string) {
+    let others = others(&args.urls, connect);
+    let named = args.urls.iter().map(|url| (url.to_string(), true));
+    for (url, is_named) in named.chain(others.into_iter().map(|url| (url, false))) {
         match connect.pools().replica(&url).take_over(args.silent_for).release() {
-            Ok(holders) => released.push(Released { url, was_open_by: holders.into_iter().flatten().next() }),
+            Ok(holders) => match holders.into_iter().flatten().next() {
+                None if !is_named => {}
+                was_open_by => released.push(Released { url, was_open_by }),
+            },
             Err(error) => {
                 errors.push(format!("cannot release {url}: {:#}", with_mend(error)));
                 failed.push(url);
@@ -68,4 +73,30 @@ pub(crate) fn run(args: &ReleaseArgs, connect: ConnectArgs) -> anyhow::Result<()
         output::print(&text.collect::<String>())?;
     }
     if errors.is_empty() { Ok(()) } else { bail!("{}", errors.join("\npmof: ")) }
+}
+
+/// Witnesses and asynchronous members of the pools of which all replicas that answer are named.
+fn others(named: &[PoolUrl], connect: ConnectArgs) -> BTreeSet<String> {
+    let mut found = BTreeSet::new();
+    for url in named {
+        let rest = named.iter().filter(|other| *other != url);
+        let options =
+            std::iter::once(url).chain(rest).fold(connect.pools(), |options, url| options.replica(url.to_string()));
+        // What cannot be asked is told of when it is released.
+        let Ok(PoolMembers { members, .. }) = options.members() else { continue };
+        let unnamed = || members.iter().skip(named.len());
+        let has_data = |member: &MemberStatus| {
+            matches!(member.state, MemberState::InSync | MemberState::Syncing | MemberState::Behind(_))
+        };
+        if unnamed().any(has_data) {
+            continue;
+        }
+        let is_other = |member: &&MemberStatus| {
+            matches!(member.state, MemberState::Witness | MemberState::Asynchronous { lost: None, .. })
+        };
+        let urls = unnamed().filter(is_other).filter_map(|member| member.replica.as_ref()?.url());
+        let followed = urls.filter(|url| matches!(url.target, TargetUrl::Address(_))).map(ToString::to_string);
+        found.extend(followed);
+    }
+    found
 }

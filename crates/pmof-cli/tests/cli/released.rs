@@ -1,9 +1,9 @@
 //! `pmof pool release`.
 
-use pmof::{Durability, Pool};
+use pmof::{AsynchronousState, Durability, Pool, PoolOptions};
 use serde_json::Value;
 
-use crate::support::{Target, pmof};
+use crate::support::{Target, pmof, wait_until};
 
 #[test]
 fn a_pool_is_taken_from_its_writer_and_free_for_the_next() {
@@ -27,6 +27,31 @@ fn a_pool_is_taken_from_its_writer_and_free_for_the_next() {
     next.close().unwrap();
     assert_eq!(pmof(["pool", "release", &url]).done(), format!("nobody has {url} open for writing\n"));
     assert!(options.open().unwrap().was_closed());
+}
+
+#[test]
+fn what_has_no_name_here_is_released_with_the_replicas() {
+    let four: [Target; 4] = std::array::from_fn(|_| Target::start());
+    let urls = four.each_ref().map(|target| target.url("orders"));
+    let options = || urls[..2].iter().fold(Pool::options().require(Durability::ProcessCrash), PoolOptions::replica);
+    let writer = options().create(1 << 20).unwrap();
+    writer.add_witness(&urls[2]).unwrap();
+    writer.add_asynchronous(&urls[3]).unwrap();
+    let is_following = |pool: &Pool| {
+        pool.status().unwrap().asynchronous.iter().all(|member| matches!(member.state, AsynchronousState::Following))
+    };
+    wait_until("it follows", || is_following(&writer));
+    let said = pmof(["pool", "release", &urls[0], &urls[1], "--silent-for", "0s", "--json"]).json();
+    let released: Vec<_> = said["released"].as_array().unwrap().iter().map(|one| one["url"].clone()).collect();
+    for url in &urls[..4] {
+        assert!(released.contains(&url.as_str().into()), "{said}");
+    }
+    options().open().unwrap().close().unwrap();
+    // Of a pool that is not to be released as a whole the others stay as they are.
+    let writer = options().open().unwrap();
+    let said = pmof(["pool", "release", &urls[0], "--silent-for", "0s", "--json"]).json();
+    assert_eq!(said["released"].as_array().unwrap().len(), 1, "{said}");
+    drop(writer);
 }
 
 #[test]
