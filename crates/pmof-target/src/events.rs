@@ -157,7 +157,7 @@ fn is_for_the_operator(code: u16) -> bool {
     ) || matches!(code, 2 | 15..=17 | 24 | 258 | 261 | 302)
 }
 
-/// A connection ended with a pool open.
+/// A connection ended with a pool open for writing.
 pub(crate) fn left_open(client: &Client, pool: &str) {
     let ((connection, peer, holder), reason) = (client.keys(), "its connection ended");
     log::warn!(target: POOL, event = "pool_left_open", connection, peer, pool, reason; "pool {pool} was not closed by {holder}: {reason}");

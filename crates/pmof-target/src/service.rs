@@ -307,7 +307,7 @@ struct Shared {
     started: Instant,
     counters: Counters,
     flushes: BackgroundFlushes,
-    /// A connection ended with a pool open.
+    /// A connection ended with a pool open for writing.
     was_left_open: AtomicBool,
 }
 
@@ -655,7 +655,7 @@ impl Shared {
             if session.handle(self, &done).is_continue() {
                 continue;
             }
-            if session.has_open() {
+            if session.leaves_open() {
                 self.was_left_open.store(true, Ordering::Release);
                 self.counters.left_open();
             }

@@ -439,7 +439,7 @@ impl Metrics {
         page.counters(("connections_accepted", "Connections that were taken"), "transport", counts)?;
         let counts = turned_away.iter().map(|(reason, count)| (*reason, *count));
         page.counters(("connections_refused", "Connections that were turned away"), "reason", counts)?;
-        page.counter("pools_left_open", "Connections that ended with a pool open", *left_open)
+        page.counter("pools_left_open", "Connections that ended with a pool open for writing", *left_open)
     }
 
     fn requests(&self, page: &mut Page<'_>) -> fmt::Result {

@@ -119,6 +119,29 @@ fn a_connection_that_is_turned_away_or_left_open_is_counted() {
     assert_eq!(scrape(&at)["pmof_pools_left_open_total"], 1);
 }
 
+/// Commands and readers end without a word, and no alarm is raised.
+#[test]
+fn only_a_writer_that_is_lost_is_counted_as_one() {
+    let ((here, at), (far, far_at)) = (measured(&[]), measured(&[]));
+    here.create("orders").close().unwrap();
+    let [here, far] = [here, far].map(|target| (format!("{}/orders", target.address), target));
+    let count = || [&at, &far_at].map(|at| scrape(at)["pmof_pools_left_open_total"]);
+    pmof(["pool", "add", "--async", "--keep-points", "2", &here.0, &far.0]).done();
+    pmof(["pool", "clear", &here.0]).done();
+    for command in [["pool", "status"], ["pool", "points"]] {
+        pmof(command.into_iter().chain([&*here.0])).done();
+    }
+    pmof(["pool", "remove", &here.0, "77"]).failed(&["has no member 77"]);
+    let pool = Pool::options().require(Durability::ProcessCrash).replica(&here.0).open().unwrap();
+    pool.persist(0, b"far").unwrap();
+    pool.close().unwrap();
+    drop(Pool::options().require(Durability::ProcessCrash).replica(&here.0).open_read_only().unwrap());
+    wait_until("all are gone", || [&at, &far_at].iter().all(|at| scrape(at)["pmof_connections"] == 0));
+    assert_eq!(count(), [0, 0]);
+    drop(Pool::options().require(Durability::ProcessCrash).replica(&here.0).open().unwrap());
+    wait_until("a writer that is lost", || count()[0] == 1);
+}
+
 #[test]
 fn only_metrics_are_served_and_only_read() {
     let (target, at) = measured(&[]);

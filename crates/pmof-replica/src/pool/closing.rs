@@ -58,6 +58,10 @@ impl Open {
             let is_lost = standing.failure().is_some();
             let is_known = is_lost && (standing.is_told() || is_loss_known) && !self.is_unpublished;
             if standing.is_behind() && !standing.is_witness() {
+                if let Some(control) = member.control().filter(|_| !is_lost) {
+                    // It stays behind. What cannot be closed ends with the connection.
+                    let _ = control.ask(&Request::Close { in_order: false });
+                }
                 continue;
             }
             match member.close() {

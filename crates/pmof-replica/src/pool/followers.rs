@@ -114,6 +114,8 @@ struct Following {
     place: Arc<ReplicaPlace>,
     outbox: Arc<Outbox>,
     told: Mutex<Told>,
+    /// It is open here, or about to be.
+    is_open: AtomicBool,
     /// Where it was when it was lost, if what it lacks since is remembered.
     left_at: Mutex<Option<LeftAt>>,
 }

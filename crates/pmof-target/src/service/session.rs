@@ -178,6 +178,16 @@ impl Session {
         }
     }
 
+    /// Whether its end leaves a pool that was not closed: it has one open for writing.
+    pub(super) fn leaves_open(&self) -> bool {
+        let access = match &self.open {
+            Some(Open::Pool(lease)) => lease.access,
+            Some(Open::Set { set, .. }) => set.access,
+            None => return false,
+        };
+        access == OpenFor::Write && self.has_open()
+    }
+
     /// Ends the connection and tells the initiator that the target stops.
     pub(super) fn stop(&self) {
         self.connection.stop();
@@ -422,7 +432,7 @@ fn stopping() -> Refused {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        if let Some(open) = self.open.as_ref().filter(|_| self.has_open()) {
+        if let Some(open) = self.open.as_ref().filter(|_| self.leaves_open()) {
             events::left_open(&self.client(), &open.name());
         }
     }

@@ -312,6 +312,11 @@ impl Followers {
         let Reply::Info(info) = site.ask(&Request::Info { name: name.clone() }).map_err(lost)? else {
             return Err(lost(ReplicaError::Unexpected));
         };
+        // Whoever closes the pool waits for it from here on, or this goes no further.
+        following.is_open.store(true, Ordering::Release);
+        if *self.stopping.lock() {
+            return Err(Stop::Ended);
+        }
         let (index, found) = (following.index, info.header.replica_index);
         if info.header.pool_uuid != self.identity.uuid || !following.of_roster.is(found, info.header.replica_uuid) {
             return Err(Stop::Rejected(ReplicaError::NotTheMember { index, found }));
@@ -334,22 +339,11 @@ impl Followers {
         let standing = Standing::new(Arc::clone(&following.place));
         let data = reached.member(standing, site, self.identity.size_bytes, None).map_err(lost)?;
         let control = data.control().ok_or_else(|| lost(ReplicaError::Unexpected))?;
-        let Some(epoch) = epochs.tell_asynchronous(control, index) else {
-            let why = data.standing().failure().map_or_else(|| Arc::new(ReplicaError::Unexpected), Arc::clone);
-            return Err(Stop::Lost(why));
-        };
-        following.told.lock().epoch = Some(epoch);
+        let (staging, points) = self.open_areas(pool, following, (&epochs, &*data)).inspect_err(|_| {
+            // What cannot be closed ends with the connection.
+            let _ = control.ask(&Request::Close { in_order: false });
+        })?;
         let (uuid, size_bytes) = (self.identity.uuid, self.identity.size_bytes);
-        let staging = open_staging(&self.reach, url, self.require, uuid)?;
-        let space_bytes = self.keep.space_bytes.unwrap_or(size_bytes);
-        let points = open_points(&self.reach, url, self.require, uuid, (self.keep.count, space_bytes));
-        let points = match points {
-            Err(why) if is_definite(&why) => {
-                tell_points(pool, following, vec![PointNews::Stopped(Some(why))]);
-                None
-            }
-            points => points?,
-        };
         let attached = Attached::new((data, state.mark), staging, points);
         let staging_bytes = attached.staging_bytes();
         let keep = Keep { count: self.keep.count, fresh: fresh_area() };
@@ -359,6 +353,31 @@ impl Followers {
             remove_points(&self.reach, url, self.require, uuid);
         }
         Ok(follower)
+    }
+
+    /// Tells a member whose data is open of the epoch, and opens its areas.
+    fn open_areas(
+        &self,
+        pool: &Weak<Shared>,
+        following: &Following,
+        (epochs, data): (&Epochs, &dyn Member),
+    ) -> Result<(Pool, Option<Pool>), Stop> {
+        let control = data.control().ok_or_else(|| Stop::Lost(Arc::new(ReplicaError::Unexpected)))?;
+        let Some(epoch) = epochs.tell_asynchronous(control, following.index) else {
+            let why = data.standing().failure().map_or_else(|| Arc::new(ReplicaError::Unexpected), Arc::clone);
+            return Err(Stop::Lost(why));
+        };
+        following.told.lock().epoch = Some(epoch);
+        let (uuid, size_bytes, url) = (self.identity.uuid, self.identity.size_bytes, &following.url);
+        let staging = open_staging(&self.reach, url, self.require, uuid)?;
+        let space_bytes = self.keep.space_bytes.unwrap_or(size_bytes);
+        match open_points(&self.reach, url, self.require, uuid, (self.keep.count, space_bytes)) {
+            Err(why) if is_definite(&why) => {
+                tell_points(pool, following, vec![PointNews::Stopped(Some(why))]);
+                Ok((staging, None))
+            }
+            points => Ok((staging, points?)),
+        }
     }
 
     /// Whether the state of a member is one that this writer or one before it has left.

@@ -44,6 +44,7 @@ impl Followers {
             url,
             outbox: Arc::new(self.outbox()),
             left_at: Mutex::default(),
+            is_open: AtomicBool::new(false),
             told: Mutex::new(Told { state: AsynchronousState::Connecting, lost_since: None, epoch: None, point: None }),
         });
         self.list.write().push(Arc::clone(&following));
@@ -67,8 +68,8 @@ impl Followers {
     fn finish(&self, shared: &Shared) {
         let list = self.list.read().clone();
         let is_any_on = list.iter().any(|following| following.outbox.lag().is_some() || following.awaits_name());
+        let began = Instant::now();
         if is_any_on && shared.make_point("").is_ok() {
-            let began = Instant::now();
             let is_sent = |following: &Arc<Following>| following.outbox.is_sent() && !following.awaits_name();
             while !list.iter().all(is_sent) && began.elapsed() < self.reach.loss_timeout {
                 thread::sleep(SENT_LOOK);
@@ -78,6 +79,11 @@ impl Followers {
         for following in &list {
             tell_unkept(shared, following, following.outbox.take_unsent());
         }
+        // Their targets take it for a writer's death where this process ends before they are closed.
+        let is_open = |following: &Arc<Following>| following.is_open.load(Ordering::Acquire);
+        while list.iter().any(is_open) && began.elapsed() < self.reach.loss_timeout {
+            thread::sleep(SENT_LOOK);
+        }
     }
 
     fn run(&self, pool: &Weak<Shared>, following: &Following) {
@@ -85,6 +91,7 @@ impl Followers {
         loop {
             let has_followed = AtomicBool::new(false);
             let stop = self.follow(pool, following, &has_followed);
+            following.is_open.store(false, Ordering::Release);
             if has_followed.into_inner() {
                 (pause, is_told) = (FIRST_PAUSE, false);
             }
