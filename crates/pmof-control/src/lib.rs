@@ -16,6 +16,7 @@ mod refusal;
 mod roster;
 mod state;
 mod status;
+mod writer_status;
 
 pub use change_set::{
     CHANGE_HEADER_BYTES, CHANGE_SET_HEADER_BYTES, CONSISTENCY_POINT_BYTES, ChangeHeader, ChangeSetHeader,
@@ -45,3 +46,6 @@ pub use roster::{
 };
 pub use state::{ANCESTORS_MAX, Epoch, PoolState, STATE_BYTES};
 pub use status::{MAX_ROOT_BYTES, MAX_VERSION_BYTES, TargetStatus};
+pub use writer_status::{
+    MAX_EVENT_BYTES, MAX_TOLD_EVENTS, MAX_TOLD_MEMBERS, MemberProgress, MemberStanding, ToldEvent, WriterStatus,
+};

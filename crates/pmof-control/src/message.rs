@@ -48,6 +48,8 @@
 //! | 32 | `Domain` | - |
 //! | 33 | `Status` | - |
 //! | 34 | `Discard` | name |
+//! | 35 | `TellStatus` | writer's status |
+//! | 36 | `WriterStatus` | name |
 //! | 0x81 | `Opened` | pool UUID `[16]`, replica UUID `[16]`, size `u64`, replica count `u16`, replica index `u16`, user flags `[16]`, state, `u16` length and descriptor |
 //! | 0x82 | `Closed` | - |
 //! | 0x83 | `Removed` | - |
@@ -72,6 +74,8 @@
 //! | 0x9c | `RosterSet` | - |
 //! | 0xa0 | `Domain` | known `u8` (0 or 1), and after a 1: declared `u8` (0 or 1), kernel known `u8` (0 or 1), kernel `[16]` or zeros, a text: the failure domain's name |
 //! | 0xa1 | `Status` | protocol version `u16`, pool format `u16`, draining `u8` (0 or 1), uptime in milliseconds, connections, limit of connections, memory in use, memory budget, free bytes and bytes of the root's file system, each `u64`, version and root, each a text |
+//! | 0xa3 | `StatusTold` | - |
+//! | 0xa4 | `WriterStatus` | known `u8` (0 or 1), and after a 1: writer's status |
 //! | 0xff | `Refused` | code `u16`, text |
 //!
 //! A *promise* is two bytes, [`Mechanism`](pmof_mem::Mechanism)'s and [`Evidence`](pmof_mem::Evidence)'s numbers, both 0 where the medium cannot give the level;
@@ -80,7 +84,9 @@
 //! members `u64`; *ancestors* are one byte, their number, and that many epochs; a *state* is an opening `u64`, a byte of flags (bit 0 open,
 //! bit 1 confirmed, bit 2 behind), a mark `u64`, an epoch and ancestors. *Words* of the [map of write intent](crate::IntentLayout) are the index of the first `u16`, their
 //! number `u16`, and the low half `u32` of each. A *part* of a [roster](crate::Roster) is
-//! the length of the whole `u16`, a length `u16`, and that many bytes.
+//! the length of the whole `u16`, a length `u16`, and that many bytes. A *writer's status* is a `u8`, at most 64, and that many members, each an index `u16`, a
+//! [standing](crate::MemberStanding) `u8`, and as `u64` bytes that it lacks, bytes copied a second, bytes of lag and milliseconds of lag; then a `u8`, at most 16, and that many events,
+//! each milliseconds since 1970 `u64` and a text of at most 200 bytes.
 
 pub use error::ControlError;
 pub use limits::{

@@ -68,6 +68,7 @@ mod scrub;
 mod set;
 mod slow;
 mod status;
+mod telling;
 
 pub use acknowledge::Acknowledge;
 pub use changes::ChangeError;
@@ -181,6 +182,7 @@ struct Shared {
     /// Its asynchronous members.
     followers: Option<Arc<Followers>>,
     events: Arc<events::Log>,
+    telling: telling::Telling,
 }
 
 /// A pool, kept on one replica or several: on targets, or on this machine. Clones are the same pool; any number of threads use it at once.
@@ -272,6 +274,7 @@ impl Open {
             returns: returns.map(Arc::new),
             follow,
             events: Arc::default(),
+            telling: telling::Telling::default(),
         });
         Returns::start(&shared);
         shared.start_followers();

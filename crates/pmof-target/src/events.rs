@@ -140,6 +140,8 @@ fn short(request: &Request) -> &'static str {
         Request::SetRoster { .. } => "set_roster",
         Request::Domain => "domain",
         Request::Status => "status",
+        Request::TellStatus { .. } => "tell_status",
+        Request::WriterStatus { .. } => "writer_status",
         _ => "other",
     }
 }

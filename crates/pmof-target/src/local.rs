@@ -74,6 +74,9 @@ impl LocalTarget {
             Request::Data { offset } => self.bytes()?.data(offset),
             Request::Boot => requests::about_boot(requests::kernels_boot()),
             Request::Domain => Ok(Reply::Domain(failure_domain(None))),
+            // There is nobody else who could ask.
+            Request::TellStatus { .. } => Ok(Reply::StatusTold),
+            Request::WriterStatus { .. } => Ok(Reply::WriterStatus(None)),
             Request::Begin { .. }
             | Request::Confirm { .. }
             | Request::Mark { .. }

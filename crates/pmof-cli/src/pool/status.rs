@@ -5,6 +5,7 @@ use std::fmt::Write;
 use anyhow::{Context, bail};
 use pmof::{
     ConsistencyPoint, Forced, MemberState, MemberStatus, PoolMembers, PoolOptions, PoolUrl, ReplicaError, causes,
+    control::{MemberProgress, MemberStanding, ToldEvent, WriterStatus},
 };
 use pmof_console::{
     output::{self, with_mend},
@@ -19,7 +20,8 @@ use crate::watch::WatchArgs;
 /// Show which members a pool has, in which states they are, and how many losses it survives now
 ///
 /// One address is enough: the members know each other. Nothing is written, and a writer is not disturbed. The exit status is 1 where too few members are
-/// there to open the pool. How much a member that catches up still lacks is known to the writer only.
+/// there to open the pool. How much a member that catches up still lacks, the lag of an asynchronous one at this moment, and what happened last are the writer's word of a second or so ago, and
+/// not told where it has the pool as files of this machine only.
 #[derive(Debug, clap::Args)]
 pub(super) struct StatusArgs {
     /// Members of one pool: `tcp://HOST:PORT/POOL` and the like; those that are not named are found by them
@@ -48,6 +50,24 @@ struct StatusReport {
     /// How many members may be lost now, whichever; null where the pool cannot be opened.
     losses_survived: Option<usize>,
     members: Vec<MemberReport>,
+    /// What happened last, by the writer's word; null where it tells nothing.
+    events: Option<Vec<EventReport>>,
+}
+
+#[derive(Debug, Serialize)]
+struct EventReport {
+    unix_ms: u64,
+    what: String,
+}
+
+/// What the pool's writer says of a member.
+#[derive(Debug, Serialize)]
+struct ProgressReport {
+    standing: &'static str,
+    missing_bytes: u64,
+    bytes_per_second: u64,
+    lag_bytes: u64,
+    lag_ms: u64,
 }
 
 /// An opening that was forced.
@@ -79,6 +99,8 @@ struct MemberReport {
     heard: Option<PointReport>,
     /// The point that it will be at when it is opened next.
     staged: Option<PointReport>,
+    /// What the writer says of it, where it has the pool open and tells it.
+    progress: Option<ProgressReport>,
 }
 
 #[derive(Debug, Serialize)]
@@ -124,7 +146,12 @@ impl StatusReport {
             witnesses: members.witness_count,
             quorum: members.quorum,
             losses_survived: members.losses_survived,
-            members: members.members.iter().map(MemberReport::new).collect(),
+            members: members
+                .members
+                .iter()
+                .map(|member| MemberReport::new(member, members.writer_status.as_ref()))
+                .collect(),
+            events: members.writer_status.as_ref().map(|told| told.events.iter().map(EventReport::new).collect()),
         }
     }
 
@@ -170,9 +197,13 @@ impl StatusReport {
             let url = member.url.as_deref().unwrap_or("(no address known)");
             let domain = if member.domain.is_empty() { String::new() } else { format!(" in {}", member.domain) };
             let why = member.why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+            let why = member.progress.as_ref().map_or_else(String::new, ToString::to_string) + &why;
             let domain =
                 if member.is_witness && member.state != "witness" { format!("{domain}, a witness") } else { domain };
             line("member", &format!("{index} {:<8} {url}{domain}{why}", member.state));
+        }
+        for EventReport { unix_ms, what } in self.events.iter().flatten() {
+            line("event", &format!("{} {what}", utc(unix_ms / 1000)));
         }
         let is_gone = |member: &&MemberReport| member.index.is_some() && matches!(member.state, "lost" | "foreign");
         if let (Some(gone), Some(_)) = (self.members.iter().find(is_gone), self.losses_survived) {
@@ -185,6 +216,44 @@ impl StatusReport {
             );
         }
         text
+    }
+}
+
+impl EventReport {
+    fn new(event: &ToldEvent) -> Self {
+        Self { unix_ms: event.unix_ms, what: event.text.clone() }
+    }
+}
+
+impl ProgressReport {
+    fn new(progress: &MemberProgress) -> Self {
+        let MemberProgress { standing, missing_bytes, bytes_per_second, lag_bytes, lag_ms, .. } = *progress;
+        let standing = match standing {
+            MemberStanding::InSync => "in sync",
+            MemberStanding::CatchingUp => "catching up",
+            MemberStanding::Slow => "slow",
+            MemberStanding::Lost => "lost",
+            MemberStanding::Following => "following",
+            _ => "unknown",
+        };
+        Self { standing, missing_bytes, bytes_per_second, lag_bytes, lag_ms }
+    }
+}
+
+impl std::fmt::Display for ProgressReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { standing, missing_bytes, bytes_per_second, lag_bytes, lag_ms } = self;
+        match *standing {
+            "in sync" => Ok(()),
+            "catching up" => {
+                let (missing, rate) = (output::size(*missing_bytes), output::size(*bytes_per_second));
+                write!(f, ", lacks {missing} (copied at {rate} a second)")
+            }
+            "following" => {
+                write!(f, ", follows and lags {} and {:.1} s", output::size(*lag_bytes), *lag_ms as f64 / 1000.0)
+            }
+            standing => write!(f, ", {standing} by its writer's word"),
+        }
     }
 }
 
@@ -238,7 +307,9 @@ impl PointReport {
 }
 
 impl MemberReport {
-    fn new(member: &MemberStatus) -> Self {
+    fn new(member: &MemberStatus, told: Option<&WriterStatus>) -> Self {
+        let of_member = |progress: &&MemberProgress| Some(progress.index) == member.index;
+        let progress = told.and_then(|told| told.members.iter().find(of_member)).map(ProgressReport::new);
         let words = |why: &ReplicaError| Some(causes(why).to_string());
         let (state, why) = match &member.state {
             MemberState::InSync => ("in sync", None),
@@ -273,6 +344,7 @@ impl MemberReport {
             point: point.map(|point| PointReport::new(point)),
             heard: heard.map(|heard| PointReport::new(heard)),
             staged: staged.map(|staged| PointReport::new(staged)),
+            progress,
         }
     }
 }

@@ -44,6 +44,37 @@ fn a_member_is_added_shown_and_promoted() {
     assert_eq!(&bytes, b"orders");
 }
 
+/// What only the writer knows is shown while it has the pool open.
+#[test]
+fn the_state_of_a_pool_has_its_writers_word() {
+    let mut two: [Target; 2] = std::array::from_fn(|_| Target::start());
+    let [here, far] = std::array::from_fn(|at: usize| two[at].url("orders"));
+    let pool = options(&here).asynchronous(&far).create(1 << 20).unwrap();
+    let shown = |part: &str| {
+        let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        loop {
+            let said = pmof(["pool", "status", &here]);
+            if said.output.contains(part) {
+                return said.output;
+            }
+            assert!(std::time::Instant::now() < until, "{said:?}");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+    };
+    shown(", follows and lags 0 bytes and 0.0 s: at consistency point");
+    pool.persist(0, b"more").unwrap();
+    let said = shown(" follows asynchronously");
+    assert!(said.lines().any(|line| line.starts_with("event      20") && line.contains(&far)), "{said}");
+    let report = pmof(["pool", "status", "--json", &here]).json();
+    assert_eq!(report["members"][0]["progress"]["standing"], "in sync", "{report}");
+    assert!(report["events"][0]["unix_ms"].as_u64() > Some(1 << 40), "{report}");
+    two[1].kill();
+    shown(", lost by its writer's word: ");
+    pool.close().unwrap();
+    let report = pmof(["pool", "status", "--json", &here]).json();
+    assert!(report["events"].is_null() && report["members"][0]["progress"].is_null(), "{report}");
+}
+
 #[test]
 fn points_are_kept_listed_copied_and_gone_back_to() {
     let three: [Target; 2] = std::array::from_fn(|_| Target::start());

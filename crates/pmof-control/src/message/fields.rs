@@ -5,14 +5,21 @@ use std::ops::Range;
 use pmof_mem::{Durability, Evidence, Mechanism, MediumKind, Promise};
 
 use super::{
-    limits::{MAX_HOLDER_BYTES, ROSTER_PART_BYTES},
+    limits::{MAX_BODY_BYTES, MAX_HOLDER_BYTES, ROSTER_PART_BYTES},
     roster_part::RosterPart,
     wire::{Body, Fault, Frame, Parsed},
 };
 use crate::{
-    ANCESTORS_MAX, Epoch, FailureDomain, Header, INTENT_WORDS_MAX, MAX_DOMAIN_NAME_BYTES, MAX_ROOT_BYTES,
-    MAX_VERSION_BYTES, PoolFormat, PoolInfo, PoolState, TargetStatus,
+    ANCESTORS_MAX, Epoch, FailureDomain, Header, INTENT_WORDS_MAX, MAX_DOMAIN_NAME_BYTES, MAX_EVENT_BYTES,
+    MAX_ROOT_BYTES, MAX_TOLD_EVENTS, MAX_TOLD_MEMBERS, MAX_VERSION_BYTES, MemberProgress, MemberStanding, PoolFormat,
+    PoolInfo, PoolState, TargetStatus, ToldEvent, WriterStatus,
 };
+
+/// Bytes of what a writer tells at most: with a flag it fits into the body of a reply.
+const STATUS_BYTES: usize = MAX_BODY_BYTES - 1 - 2;
+/// Bytes of a member in it, and of an event without its text.
+const PROGRESS_BYTES: usize = 35;
+const EVENT_BYTES: usize = 10;
 
 impl Frame {
     pub(super) fn epoch(&mut self, epoch: &Epoch) {
@@ -37,6 +44,32 @@ impl Frame {
         }
         self.text(cut(&status.version, MAX_VERSION_BYTES));
         self.text(cut(&status.root, MAX_ROOT_BYTES));
+    }
+
+    /// The oldest events are left out where a message has no room for all.
+    pub(super) fn writer_status(&mut self, status: &WriterStatus) {
+        let members = &status.members[..status.members.len().min(MAX_TOLD_MEMBERS)];
+        let texts: Vec<_> =
+            status.events.iter().map(|event| (event.unix_ms, cut(&event.text, MAX_EVENT_BYTES))).collect();
+        let mut left = STATUS_BYTES - members.len() * PROGRESS_BYTES;
+        let mut first = texts.len();
+        while first > texts.len().saturating_sub(MAX_TOLD_EVENTS) {
+            let Some(less) = left.checked_sub(EVENT_BYTES + texts[first - 1].1.len()) else { break };
+            (left, first) = (less, first - 1);
+        }
+        self.byte(members.len() as u8);
+        for member in members {
+            self.number_u16(member.index);
+            self.byte(member.standing as u8);
+            for number in [member.missing_bytes, member.bytes_per_second, member.lag_bytes, member.lag_ms] {
+                self.number_u64(number);
+            }
+        }
+        self.byte((texts.len() - first) as u8);
+        for (unix_ms, text) in &texts[first..] {
+            self.number_u64(*unix_ms);
+            self.text(text);
+        }
     }
 
     pub(super) fn domain(&mut self, domain: Option<&FailureDomain>) {
@@ -155,6 +188,30 @@ impl Body<'_> {
             version: self.text(MAX_VERSION_BYTES)?.to_owned(),
             root: self.text(MAX_ROOT_BYTES)?.to_owned(),
         })
+    }
+
+    pub(super) fn writer_status(&mut self) -> Parsed<WriterStatus> {
+        let mut status = WriterStatus::default();
+        for _ in 0..self.at_most(MAX_TOLD_MEMBERS)? {
+            let (index, standing) = (self.number_u16()?, MemberStanding::from_number(self.byte()?));
+            status.members.push(MemberProgress {
+                index,
+                standing: standing.ok_or(Fault::Malformed("a member's standing has an unknown number"))?,
+                missing_bytes: self.number_u64()?,
+                bytes_per_second: self.number_u64()?,
+                lag_bytes: self.number_u64()?,
+                lag_ms: self.number_u64()?,
+            });
+        }
+        for _ in 0..self.at_most(MAX_TOLD_EVENTS)? {
+            status.events.push(ToldEvent { unix_ms: self.number_u64()?, text: self.text(MAX_EVENT_BYTES)?.to_owned() });
+        }
+        Ok(status)
+    }
+
+    fn at_most(&mut self, limit: usize) -> Parsed<usize> {
+        let count = usize::from(self.byte()?);
+        if count <= limit { Ok(count) } else { Err(Fault::Malformed("a writer's status tells of too many")) }
     }
 
     pub(super) fn domain(&mut self) -> Parsed<Option<FailureDomain>> {

@@ -12,7 +12,7 @@ use super::{
     roster_part::RosterPart,
     wire::{self, Body, Fault, Frame, Parsed},
 };
-use crate::{FailureDomain, PoolInfo, PoolName, PoolState, TargetStatus, USER_FLAGS_BYTES};
+use crate::{FailureDomain, PoolInfo, PoolName, PoolState, TargetStatus, USER_FLAGS_BYTES, WriterStatus};
 
 /// What a target answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,6 +123,10 @@ pub enum Reply {
     RosterSet,
     /// What fails together with the target; `None` where it does not know that.
     Domain(Option<FailureDomain>),
+    /// To `TellStatus`: it was taken note of.
+    StatusTold,
+    /// To `WriterStatus`. `None`: nobody has it open for writing here, or its writer has told nothing.
+    WriterStatus(Option<WriterStatus>),
     /// The request was not carried out.
     Refused {
         /// Why, for programs: the code of the target's `StoreError`, or one of its service.
@@ -180,7 +184,8 @@ impl Reply {
             | Self::Removable
             | Self::AttributesSet
             | Self::IntentChanged
-            | Self::RosterSet => {}
+            | Self::RosterSet
+            | Self::StatusTold => {}
             Self::Intent { first, words } => frame.intent(*first, words),
             Self::Roster(part) => frame.roster_part(part),
             Self::Challenged { nonce, proof } => {
@@ -214,6 +219,12 @@ impl Reply {
             Self::Info(info) => frame.info(info),
             Self::Domain(domain) => frame.domain(domain.as_ref()),
             Self::Status(status) => frame.status(status),
+            Self::WriterStatus(status) => {
+                frame.byte(u8::from(status.is_some()));
+                if let Some(status) = status {
+                    frame.writer_status(status);
+                }
+            }
             Self::List { names, more } => {
                 frame.byte(u8::from(*more));
                 // A count that wraps belongs to a list far too long to be sealed.
@@ -261,6 +272,8 @@ impl Reply {
             Self::RosterSet => 0x9c,
             Self::Domain(_) => 0xa0,
             Self::Status(_) => 0xa1,
+            Self::StatusTold => 0xa3,
+            Self::WriterStatus(_) => 0xa4,
             Self::Refused { .. } => 0xff,
         }
     }
@@ -330,6 +343,8 @@ impl Reply {
             0x9c => Self::RosterSet,
             0xa0 => Self::Domain(body.domain()?),
             0xa1 => Self::Status(Box::new(body.status()?)),
+            0xa3 => Self::StatusTold,
+            0xa4 => Self::WriterStatus(if body.flag()? { Some(body.writer_status()?) } else { None }),
             0xff => Self::Refused { code: body.number_u16()?, text: body.text(MAX_REFUSAL_BYTES)?.to_owned() },
             _ => return Err(Fault::UnknownKind),
         })

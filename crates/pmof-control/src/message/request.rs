@@ -9,7 +9,7 @@ use super::{
     roster_part::RosterPart,
     wire::{self, Body, Fault, Frame, Parsed},
 };
-use crate::{Epoch, NewPool, OpenFor, PoolName, SetName};
+use crate::{Epoch, NewPool, OpenFor, PoolName, SetName, WriterStatus};
 
 /// What an initiator asks of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -201,6 +201,16 @@ pub enum Request {
     Domain,
     /// Say how the target is.
     Status,
+    /// Take note of how the writer of the pool that this connection has open for writing sees its members, until it is told anew or the pool is closed.
+    TellStatus {
+        /// What it knows.
+        status: WriterStatus,
+    },
+    /// Say what the writer of a pool told last.
+    WriterStatus {
+        /// The pool.
+        name: PoolName,
+    },
     /// Delete a pool and its bytes, whose header is damaged.
     Discard {
         /// The pool.
@@ -250,7 +260,10 @@ impl Request {
             }
             Self::Close { in_order } => frame.byte(u8::from(*in_order)),
             Self::KeepSet | Self::Boot | Self::Domain | Self::Status => {}
-            Self::Remove { name } | Self::Discard { name } | Self::Info { name } => frame.text(name.as_str()),
+            Self::Remove { name } | Self::Discard { name } | Self::Info { name } | Self::WriterStatus { name } => {
+                frame.text(name.as_str());
+            }
+            Self::TellStatus { status } => frame.writer_status(status),
             Self::Begin { opening, epoch, ancestors } => {
                 frame.number_u64(*opening);
                 frame.epoch(epoch);
@@ -349,6 +362,8 @@ impl Request {
             Self::Domain => 32,
             Self::Status => 33,
             Self::Discard { .. } => 34,
+            Self::TellStatus { .. } => 35,
+            Self::WriterStatus { .. } => 36,
         }
     }
 
@@ -429,6 +444,8 @@ impl Request {
             32 => Self::Domain,
             33 => Self::Status,
             34 => Self::Discard { name: body.name()? },
+            35 => Self::TellStatus { status: body.writer_status()? },
+            36 => Self::WriterStatus { name: body.name()? },
             _ => return Err(Fault::UnknownKind),
         })
     }

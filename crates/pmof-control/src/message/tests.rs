@@ -5,8 +5,9 @@ use uuid::Uuid;
 
 use super::{wire::Frame, *};
 use crate::{
-    ANCESTORS_MAX, Epoch, FailureDomain, Header, INTENT_WORDS_MAX, MAX_ROOT_BYTES, NameError, NewPool, OpenFor,
-    PoolFormat, PoolInfo, PoolName, PoolState, SetName, TargetStatus, USER_FLAGS_BYTES,
+    ANCESTORS_MAX, Epoch, FailureDomain, Header, INTENT_WORDS_MAX, MAX_EVENT_BYTES, MAX_ROOT_BYTES, MAX_TOLD_MEMBERS,
+    MemberProgress, MemberStanding, NameError, NewPool, OpenFor, PoolFormat, PoolInfo, PoolName, PoolState, SetName,
+    TargetStatus, ToldEvent, USER_FLAGS_BYTES, WriterStatus,
 };
 
 fn name(text: &str) -> PoolName {
@@ -124,7 +125,55 @@ fn requests() -> Vec<Request> {
         Request::Domain,
         Request::Status,
         Request::Discard { name: name("broken") },
+        Request::TellStatus { status: WriterStatus::default() },
+        Request::TellStatus { status: sample_writer_status(MAX_TOLD_MEMBERS as u16, 5) },
+        Request::WriterStatus { name: name("p") },
     ]
+}
+
+/// The texts are as long as they may be.
+fn sample_writer_status(members: u16, events: u64) -> WriterStatus {
+    let standings = [
+        MemberStanding::InSync,
+        MemberStanding::CatchingUp,
+        MemberStanding::Slow,
+        MemberStanding::Lost,
+        MemberStanding::Following,
+    ];
+    let member = |index: u16| MemberProgress {
+        index,
+        standing: standings[usize::from(index) % standings.len()],
+        missing_bytes: 1 << index,
+        bytes_per_second: 2,
+        lag_bytes: 3,
+        lag_ms: u64::MAX,
+    };
+    let event = |at: u64| ToldEvent { unix_ms: at, text: at.to_string().repeat(MAX_EVENT_BYTES) };
+    WriterStatus { members: (0..members).map(member).collect(), events: (1..=events).map(event).collect() }
+}
+
+/// Of more than there is room for the newest events are told, and long texts are cut.
+#[test]
+fn what_a_writer_tells_fits_into_a_message() {
+    for (members, events) in [(64, 16), (100, 40), (0, 40), (3, 9)] {
+        let status = sample_writer_status(members.min(64), events);
+        let told = WriterStatus {
+            members: sample_writer_status(64, 0).members.into_iter().cycle().take(usize::from(members)).collect(),
+            events: status
+                .events
+                .iter()
+                .map(|event| ToldEvent { text: event.text.repeat(3), ..event.clone() })
+                .collect(),
+        };
+        let message = Reply::WriterStatus(Some(told.clone())).encode(1).unwrap();
+        let Ok((1, Reply::WriterStatus(Some(found)))) = Reply::decode(&message) else { panic!("{members}, {events}") };
+        assert_eq!(found.members, status.members);
+        assert!(status.events.ends_with(&found.events) || events > 9, "{found:?}");
+        assert!(found.events.len() >= events.min(8) as usize, "{} of {events}", found.events.len());
+        assert!(found.events.iter().all(|event| event.text.len() <= MAX_EVENT_BYTES));
+        assert_eq!(found.events.last().map(|event| event.unix_ms), Some(events));
+        assert!(Request::TellStatus { status: told }.encode(1).is_ok());
+    }
 }
 
 fn sample_domain(kernel: Option<[u8; 16]>) -> FailureDomain {
@@ -192,6 +241,9 @@ fn replies() -> Vec<Reply> {
         Reply::List { names: vec![name("a"), name("b")], more: true },
         Reply::List { names: vec![], more: false },
         Reply::Status(Box::new(sample_status())),
+        Reply::StatusTold,
+        Reply::WriterStatus(None),
+        Reply::WriterStatus(Some(sample_writer_status(2, 3))),
         Reply::Domain(None),
         Reply::Domain(Some(sample_domain(None))),
         Reply::Domain(Some(sample_domain(Some([6; 16])))),

@@ -80,10 +80,15 @@ impl Control {
         asking: &mut Asking<'_>,
         limit: Duration,
     ) -> Option<Result<Reply, Arc<ReplicaError>>> {
-        let Some(asked) = &asking.asked else { return Some(Err(self.fail(ReplicaError::Unexpected))) };
+        Some(self.told_within(asking, limit)?.map_err(|error| self.fail(error)))
+    }
+
+    /// The same, and what an error means is for whoever asks to say.
+    pub(crate) fn told_within(&self, asking: &mut Asking<'_>, limit: Duration) -> Option<Result<Reply, ReplicaError>> {
+        let Some(asked) = &asking.asked else { return Some(Err(ReplicaError::Unexpected)) };
         let answer = self.site.answer_within(asked, limit)?;
         asking.asked = None;
-        Some(answer.map_err(|error| self.fail(error)))
+        Some(answer)
     }
 
     /// Waits for the answer. A failure takes the replica out of use, and so does a refusal.

@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use pmof_control::{ConsistencyPoint, FailureDomain, Forced, OpenFor, PoolInfo, Reply, Request, Role, Roster};
+use pmof_control::{
+    ConsistencyPoint, FailureDomain, Forced, OpenFor, PoolInfo, Reply, Request, Role, Roster, WriterStatus,
+};
 use pmof_mem::Durability;
 use uuid::Uuid;
 
@@ -107,6 +109,8 @@ pub struct PoolMembers {
     pub losses_survived: Option<usize>,
     /// Those that were named, in their order, then those that were found by them.
     pub members: Vec<MemberStatus>,
+    /// How its writer saw the members a second or so ago, where it has it open over a target that answers.
+    pub writer_status: Option<WriterStatus>,
 }
 
 impl PoolMembers {
@@ -156,6 +160,9 @@ pub(super) fn survey(reach: &Reach, named: &[Arc<PoolUrl>]) -> Result<PoolMember
         !answer.may_be_none || found.is_some_and(|(found, roster)| is_member(roster, &found))
     });
     let mut members = judge(answers)?;
+    if members.writer.is_some() {
+        members.writer_status = writer_status(reach, &mut peers, &members);
+    }
     for member in &mut members.members {
         if let (MemberState::Asynchronous { .. }, Some(place)) = (&member.state, &member.replica) {
             if let Some(url) = place.url().filter(|url| may_be_asked(url, named)) {
@@ -172,6 +179,18 @@ fn found(answers: &[Answer]) -> Vec<FoundMember> {
 
 fn asked(answers: &[Answer]) -> Vec<Arc<PoolUrl>> {
     answers.iter().map(|answer| Arc::clone(&answer.url)).collect()
+}
+
+/// What the pool's writer told the first of its members that was told anything.
+fn writer_status(reach: &Reach, peers: &mut Peers, members: &PoolMembers) -> Option<WriterStatus> {
+    let open = members.members.iter().filter(|member| member.info.as_ref().is_some_and(|info| info.open_by.is_some()));
+    open.filter_map(|member| member.replica.as_ref()?.url()).find_map(|url| {
+        let site = reach.site(peers, url).ok()?;
+        match site.ask_when_free(&Request::WriterStatus { name: url.name.clone() }).ok()? {
+            Reply::WriterStatus(status) => status,
+            _ => None,
+        }
+    })
 }
 
 /// Whether a roster's word is enough to ask there.
@@ -354,6 +373,7 @@ fn judge(answers: Vec<Answer>) -> Result<PoolMembers, PoolError> {
         is_closed,
         losses_survived,
         members,
+        writer_status: None,
     })
 }
 

@@ -250,6 +250,7 @@ impl Returns {
             self.learn_boots(&open);
             self.attend(pool, &shared.events, &open);
             self.look_for_spares(&shared, &open);
+            shared.tell_status(&open);
             if open.in_use().next().is_none() && self.has_ended(&shared) {
                 return;
             }

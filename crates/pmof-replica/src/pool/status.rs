@@ -83,6 +83,19 @@ impl Open {
         let own = self.catching_up.iter().find(|(of, _)| *of == position);
         own.map(|(_, catch_up)| catch_up.missing_bytes())
     }
+
+    pub(super) fn state_of(&self, position: usize, member: &dyn Member) -> ReplicaState {
+        let standing = member.standing();
+        match standing.failure() {
+            Some(why) => ReplicaState::Lost(Arc::clone(why)),
+            None if standing.is_slow() => ReplicaState::Slow,
+            None if standing.is_behind() && !standing.is_witness() => {
+                let missing_bytes = self.missing_bytes(position).unwrap_or(self.facts.size_bytes);
+                ReplicaState::CatchingUp { missing_bytes }
+            }
+            None => ReplicaState::InSync,
+        }
+    }
 }
 
 impl Pool {
@@ -95,16 +108,7 @@ impl Pool {
         let members = open.members.iter().enumerate().filter(|(_, member)| !member.standing().is_removed());
         let (witnesses, replicas): (Vec<_>, Vec<_>) = members.partition(|(_, member)| member.standing().is_witness());
         let status = |(position, member): (usize, &Arc<dyn Member>)| {
-            let standing = member.standing();
-            let state = match standing.failure() {
-                Some(why) => ReplicaState::Lost(Arc::clone(why)),
-                None if standing.is_slow() => ReplicaState::Slow,
-                None if standing.is_behind() && !standing.is_witness() => {
-                    let missing_bytes = open.missing_bytes(position).unwrap_or(open.facts.size_bytes);
-                    ReplicaState::CatchingUp { missing_bytes }
-                }
-                None => ReplicaState::InSync,
-            };
+            let (standing, state) = (member.standing(), open.state_of(position, &**member));
             let name = standing.failure_domain().map(|domain| domain.name.to_string());
             let (replica, lost_for) = (Arc::clone(&standing.place), standing.failed_for());
             ReplicaStatus { replica, state, lost_for, domain: standing.domain().zip(name) }

@@ -5,12 +5,51 @@ use std::{
     time::{Duration, Instant},
 };
 
+use pmof_control::{MemberProgress, MemberStanding, WriterStatus};
 use pmof_replica::{MemberState, PoolMembers};
 
 use crate::support::*;
 
 fn fixed<const N: usize>() -> [Target; N] {
     std::array::from_fn(|_| Target::start_fixed())
+}
+
+/// What a writer knows of its members is told to their targets, for whoever asks these.
+#[test]
+fn what_the_writer_knows_is_told_to_others() {
+    let mut three: [Target; 3] = std::array::from_fn(|_| Target::start_fixed());
+    let far = Target::start_fixed();
+    // As much as to take some seconds.
+    let limited = options(urls(&three)).asynchronous(far.url("orders")).catch_up_limit(2 << 20);
+    let pool = limited.create(8 << 20).unwrap();
+    let named = three[0].url("orders");
+    let told = |wanted: &dyn Fn(&WriterStatus) -> bool| {
+        let until = Instant::now() + LONG;
+        loop {
+            let status = options([named.clone()]).members().unwrap().writer_status;
+            if let Some(status) = status.filter(wanted) {
+                return status;
+            }
+            assert!(Instant::now() < until, "{:?}", options([named.clone()]).members());
+            thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let standing = |status: &WriterStatus, index: u16| {
+        status.members.iter().find(|one| one.index == index).map(|one| one.standing)
+    };
+    let status = told(&|status| standing(status, 3) == Some(MemberStanding::Following));
+    assert_eq!([0, 1, 2].map(|index| standing(&status, index)), [Some(MemberStanding::InSync); 3]);
+    three[2].stop();
+    pool.persist(0, &vec![1; 8 << 20]).unwrap();
+    let is_told = |status: &WriterStatus| status.events.iter().any(|event| event.text.contains("lost"));
+    told(&|status| standing(status, 2) == Some(MemberStanding::Lost) && is_told(status));
+    three[2].restart();
+    let is_copied_to = |one: &MemberProgress| one.index == 2 && one.missing_bytes > 0 && one.bytes_per_second > 0;
+    told(&|status| status.members.iter().any(is_copied_to));
+    wait_in_sync(&pool);
+    told(&|status| standing(status, 2) == Some(MemberStanding::InSync));
+    pool.close().unwrap();
+    assert_eq!(options([three[0].url("orders")]).members().unwrap().writer_status, None);
 }
 
 fn members(target: &Target) -> PoolMembers {

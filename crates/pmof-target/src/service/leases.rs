@@ -8,7 +8,7 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 use pmof_access::{Connection, PeerProcess, Region};
-use pmof_control::{OpenFor, PoolName};
+use pmof_control::{OpenFor, PoolName, WriterStatus};
 
 use crate::OpenPool;
 
@@ -25,6 +25,8 @@ pub(super) struct Lease {
     /// Of a writer: the process at the other end, which may have the memory mapped.
     pub(super) process: Option<PeerProcess>,
     held: Mutex<Option<Held>>,
+    /// What a writer has told of its members last.
+    pub(super) told: Mutex<Option<WriterStatus>>,
 }
 
 /// The registration comes before the pool, so that no peer can reach the memory when its lock is released.
@@ -45,6 +47,7 @@ impl Lease {
             connection: Arc::clone(connection),
             process: if pool.access() == OpenFor::Write { connection.peer_process() } else { None },
             held: Mutex::new(Some(Held { region: Some(region), pool })),
+            told: Mutex::default(),
         })
     }
 

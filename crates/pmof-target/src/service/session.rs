@@ -319,6 +319,15 @@ impl Session {
             Request::Headerless { offset } => self.headerless(offset),
             Request::Boot => requests::about_boot(stores.boot),
             Request::Domain => Ok(Reply::Domain(stores.domain.clone())),
+            Request::TellStatus { status } => {
+                let Some(Open::Pool(lease)) = &self.open else { return Err(not_open()) };
+                *lease.told.lock() = Some(status);
+                Ok(Reply::StatusTold)
+            }
+            Request::WriterStatus { name } => {
+                let told = stores.leases.writer_of(&name).and_then(|lease| lease.told.lock().clone());
+                Ok(Reply::WriterStatus(told))
+            }
         }
     }
 

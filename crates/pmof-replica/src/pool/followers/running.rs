@@ -112,6 +112,9 @@ impl Followers {
                 if !std::mem::replace(&mut is_told, true) {
                     let Some(shared) = pool.upgrade() else { return };
                     shared.events.add(Event::NotFollowing { replica: Arc::clone(&following.place), why });
+                    if let Ok(open) = shared.hold() {
+                        shared.tell_status(&open);
+                    }
                 }
             }
             if !self.pause(pause) || !self.has(following) {

@@ -232,6 +232,7 @@ impl Sending<'_> {
         if self.heard_at.is_none_or(|at| at.elapsed() >= interval) {
             self.follower.hear(&far)?;
             self.heard_at = Some(Instant::now());
+            self.shared()?.tell_status(&*self.open()?);
         }
         Ok(())
     }

@@ -1,0 +1,104 @@
+//! What the writer of a pool knows of its members is told to their targets, for whoever asks these: `pmof pool status` in another process.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use parking_lot::Mutex;
+use pmof_control::{MAX_TOLD_EVENTS, MemberProgress, MemberStanding, Reply, Request, ToldEvent, WriterStatus};
+
+use super::{AsynchronousState, AsynchronousStatus, Open, ReplicaState, Shared};
+use crate::{
+    ReplicaError,
+    member::{Control, Member},
+};
+
+/// How long an answer is waited for, on which nothing depends.
+const PATIENCE: Duration = Duration::from_millis(50);
+
+/// What was told last, and when.
+#[derive(Debug, Default)]
+pub(super) struct Telling(Mutex<Option<(WriterStatus, Instant)>>);
+
+impl Shared {
+    /// Tells the members in sync, if there is anything new. Whoever does it now does it for all.
+    pub(super) fn tell_status(&self, open: &Open) {
+        let Some(mut told) = self.telling.0.try_lock() else { return };
+        let status = self.writer_status(open, told.as_ref());
+        if told.as_ref().is_some_and(|(before, _)| is_same(before, &status)) {
+            return;
+        }
+        let request = Request::TellStatus { status: status.clone() };
+        open.in_use().filter_map(|member| member.control()).for_each(|control| tell(control, &request));
+        *told = Some((status, Instant::now()));
+    }
+
+    fn writer_status(&self, open: &Open, before: Option<&(WriterStatus, Instant)>) -> WriterStatus {
+        let index = |position: usize| open.epochs.as_ref()?.lock().view().index(position);
+        let of_member = |(position, member): (usize, &Arc<dyn Member>)| {
+            let (standing, missing_bytes) = match open.state_of(position, &**member) {
+                ReplicaState::InSync => (MemberStanding::InSync, 0),
+                ReplicaState::CatchingUp { missing_bytes } => (MemberStanding::CatchingUp, missing_bytes),
+                ReplicaState::Slow => (MemberStanding::Slow, 0),
+                ReplicaState::Lost(_) => (MemberStanding::Lost, 0),
+            };
+            let is_member = !member.standing().is_removed();
+            index(position).filter(|_| is_member).map(|index| progress(index, standing, missing_bytes))
+        };
+        let mut members: Vec<_> = open.members.iter().enumerate().filter_map(of_member).collect();
+        members.extend(self.followers.iter().flat_map(|followers| followers.status()).map(|status| following(&status)));
+        for member in &mut members {
+            member.bytes_per_second = rate(member, before);
+        }
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let told = self.events.last(MAX_TOLD_EVENTS).into_iter().map(|(event, ago)| {
+            let unix_ms = now.saturating_sub(ago).as_millis().try_into().unwrap_or(u64::MAX);
+            ToldEvent { unix_ms, text: event.to_string() }
+        });
+        WriterStatus { members, events: told.collect() }
+    }
+}
+
+fn progress(index: u16, standing: MemberStanding, missing_bytes: u64) -> MemberProgress {
+    MemberProgress { index, standing, missing_bytes, bytes_per_second: 0, lag_bytes: 0, lag_ms: 0 }
+}
+
+fn following(status: &AsynchronousStatus) -> MemberProgress {
+    let standing = match status.state {
+        AsynchronousState::Following => MemberStanding::Following,
+        AsynchronousState::Copying => MemberStanding::CatchingUp,
+        _ => MemberStanding::Lost,
+    };
+    let lag_bytes = status.lag_bytes.unwrap_or_default();
+    let lag_ms = status.lag.map_or(0, |lag| lag.as_millis().try_into().unwrap_or(u64::MAX));
+    let missing_bytes = if standing == MemberStanding::CatchingUp { lag_bytes } else { 0 };
+    MemberProgress { lag_bytes, lag_ms, ..progress(status.index, standing, missing_bytes) }
+}
+
+/// By how much fewer a member lacks than before, in a second.
+fn rate(member: &MemberProgress, before: Option<&(WriterStatus, Instant)>) -> u64 {
+    let Some((before, at)) = before else { return 0 };
+    let is_same = |one: &&MemberProgress| one.index == member.index && one.standing == member.standing;
+    let fewer =
+        before.members.iter().find(is_same).map_or(0, |one| one.missing_bytes.saturating_sub(member.missing_bytes));
+    let elapsed_ms = at.elapsed().as_millis().clamp(1, u128::from(u64::MAX)) as u64;
+    fewer.saturating_mul(1000) / elapsed_ms
+}
+
+/// Whether there is nothing new, but for the clock.
+fn is_same(before: &WriterStatus, now: &WriterStatus) -> bool {
+    let texts = |status: &WriterStatus| status.events.iter().map(|event| event.text.clone()).collect::<Vec<_>>();
+    before.members == now.members && texts(before) == texts(now)
+}
+
+/// One that is late is not waited for, and one that does not know the question is of an older release.
+fn tell(control: &Control, request: &Request) {
+    let Some(mut asking) = control.start_asking_within(request, PATIENCE) else { return };
+    match control.told_within(&mut asking, PATIENCE) {
+        Some(Ok(Reply::StatusTold) | Err(ReplicaError::Refused { .. })) => {}
+        Some(Ok(_)) => drop(control.fail(ReplicaError::Unexpected)),
+        Some(Err(error)) => drop(control.fail(error)),
+        None => asking.abandon(),
+    }
+}
