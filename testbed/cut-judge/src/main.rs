@@ -1,12 +1,14 @@
 //! `cut-judge`: compares what a power cut left with the ledger of the load.
 //!
 //! ```text
-//! cut-judge words --ledger FILE --seed N [--streams K] [--area BYTES] [--base BYTES]
+//! cut-judge words --ledger FILE --seed N [--streams K] [--area BYTES] [--base BYTES] [--lagging may-lack]
 //!           (--pool FILE | --parts FILE[,FILE...] | --raw FILE)...
 //! cut-judge states --ledger FILE (--root DIRECTORY | --device NAME=FILE)...
 //! cut-judge sets --ledger FILE --set NAME=FILE[,FILE...]:FILE[,FILE...]... [--checked STATUS] [--synced STATUS]
 //!           --seed N [--streams K] [--area BYTES] [--base BYTES] --parts FILE[,FILE...]
 //! ```
+//!
+//! With `--lagging may-lack` a pool that lags behind the others by what they say of themselves may lack what was acknowledged; two of them may not.
 //!
 //! Prints one line for each replica, `NAME: ...`, and the exit status is 0 where nothing is lost, 1 where something is, 2
 //! where it cannot be judged.
@@ -93,13 +95,16 @@ fn parts(list: &str) -> Result<Vec<Vec<u8>>, String> {
     list.split(',').map(|path| contents(Path::new(path))).collect()
 }
 
-/// The bytes that programs see of one replica, and the mark of one that has some. A replica that is not whole is lost.
-fn data(kind: &str, value: &str) -> Result<(Vec<u8>, Option<u64>), String> {
+/// The bytes of a replica, and what a pool says of itself; or why it is lost.
+type Found = Result<(Vec<u8>, Option<PoolFile>), String>;
+
+/// The bytes that programs see of one replica, and what a pool says of itself. A replica that is not whole is lost.
+fn data(kind: &str, value: &str) -> Found {
     match kind {
         "pool" => {
             let bytes = contents(Path::new(value))?;
             let pool = PoolFile::read(&bytes)?.ok_or("there is no pool")?;
-            Ok((pool.data(&bytes).to_vec(), pool.state.map(|state| state.mark)))
+            Ok((pool.data(&bytes).to_vec(), Some(pool)))
         }
         "parts" => Ok((Replica::read(&parts(value)?)?.ok_or("there is no pool")?.pool, None)),
         _ => Ok((contents(Path::new(value))?, None)),
@@ -112,13 +117,24 @@ fn judge_words(ledger: &Ledger, options: &[(&str, &str)]) -> Result<bool, String
     let base = number(options, "base", 0)?;
     let Progress { issued, acknowledged } = ledger.total();
     let (mut is_good, mut marks) = (true, Vec::new());
-    for (kind, value) in options.iter().filter(|(name, _)| ["pool", "parts", "raw"].contains(name)) {
+    let replicas = options.iter().filter(|(name, _)| ["pool", "parts", "raw"].contains(name));
+    let replicas: Vec<_> = replicas.map(|(kind, value)| (value, data(kind, value))).collect();
+    let lagging = match last(options, "lagging") {
+        None => vec![false; replicas.len()],
+        Some("may-lack") => lagging(&replicas)?,
+        Some(other) => return Err(format!("--lagging {other}: may-lack?")),
+    };
+    for ((value, replica), is_lagging) in replicas.into_iter().zip(lagging) {
+        if is_lagging {
+            println!("{value}: issued {issued}, acknowledged {acknowledged}, lagging 1, lost 0");
+            continue;
+        }
         let (mut wrong, mut lost, mut words, mut open, mut first) = (0, 0, 0, 0, String::new());
-        match data(kind, value) {
+        match replica {
             Err(what) if acknowledged > 0 => (lost, first) = (acknowledged, format!(", first: {what}")),
             Err(_) => {}
-            Ok((bytes, mark)) => {
-                marks.extend(mark);
+            Ok((bytes, pool)) => {
+                marks.extend(pool.and_then(|pool| pool.state).map(|state| state.mark));
                 for stream in 0..streams {
                     let start = base + stream * area;
                     let bytes = bytes.get(start..start + area).ok_or_else(|| format!("{value} ends before {start}"))?;
@@ -145,6 +161,19 @@ fn judge_words(ledger: &Ledger, options: &[(&str, &str)]) -> Result<bool, String
         println!("marks: issued 0, acknowledged 0, lost 1, first: {marks:?} are more than one apart");
     }
     Ok(is_good)
+}
+
+/// Which replicas of a pool lag. Those that cannot be read do not: they are lost.
+fn lagging(replicas: &[(&&str, Found)]) -> Result<Vec<bool>, String> {
+    let pools: Vec<_> = replicas.iter().filter_map(|(_, found)| found.as_ref().ok()?.1.as_ref()).collect();
+    let mut in_sync = pool_file::in_sync(&pools).into_iter();
+    let is_lagging =
+        |found: &Found| found.as_ref().is_ok_and(|(_, pool)| pool.is_some() && !in_sync.next().unwrap_or_default());
+    let lagging: Vec<_> = replicas.iter().map(|(_, found)| found).map(is_lagging).collect();
+    match lagging.iter().filter(|lagging| **lagging).count() {
+        0 | 1 => Ok(lagging),
+        count => Err(format!("{count} replicas lag, and one at a time was kept from keeping up")),
+    }
 }
 
 fn judge_states(ledger: &Ledger, options: &[(&str, &str)]) -> Result<bool, String> {

@@ -24,6 +24,8 @@ pub struct PoolFile {
     pub data_bytes: u64,
     /// Where they begin.
     pub data_offset: u64,
+    /// Which of the pool's replicas it is.
+    pub index: u16,
     /// What the second page says; format 1 has none.
     pub state: Option<State>,
 }
@@ -33,8 +35,12 @@ pub struct PoolFile {
 pub struct State {
     /// The epoch of the last opening for writing.
     pub epoch: [u8; 16],
-    /// Which opening that was, from 1.
+    /// The replicas in sync by that epoch: a bit for each index.
+    pub members: u64,
+    /// Which epoch that is, from 1: one more than that of its parent.
     pub opening: u64,
+    /// This replica was told that the epoch is in force.
+    pub is_confirmed: bool,
     /// Not closed in order.
     pub is_open: bool,
     /// What the writer raises on all replicas, each when all others have the one before.
@@ -43,7 +49,7 @@ pub struct State {
 
 impl fmt::Debug for State {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { epoch, opening, is_open, mark } = self;
+        let Self { epoch, opening, is_open, mark, .. } = self;
         let [first, ..] = epoch;
         write!(to, "opening {opening} (epoch {first:02x}.., mark {mark}), {}", if *is_open { "open" } else { "closed" })
     }
@@ -75,8 +81,8 @@ impl PoolFile {
             return Err(format!("it is {} bytes long, and its header says {needed}", bytes.len()));
         }
         let state = if major == 1 { None } else { Some(State::read(&bytes[PAGE_BYTES..2 * PAGE_BYTES])?) };
-        let uuid = uuid(head, 32);
-        Ok(Some(Self { major, uuid, data_bytes, data_offset, state }))
+        let (uuid, index) = (uuid(head, 32), number(head, 98, 2) as u16);
+        Ok(Some(Self { major, uuid, data_bytes, data_offset, index, state }))
     }
 
     /// The user's data.
@@ -97,7 +103,8 @@ impl State {
         let is_torn = page.chunks_exact(SLOT_BYTES).any(|slot| slot.iter().any(|byte| *byte != 0) && !whole(&slot));
         let epoch = uuid(slot, 16);
         let is_open = slot[48] & 1 != 0 || is_torn;
-        Ok(Self { epoch, opening: number(slot, 40, 8), is_open, mark: number(slot, MARK, 8) })
+        let (members, opening, is_confirmed) = (number(slot, 32, 8), number(slot, 40, 8), slot[48] & 2 != 0);
+        Ok(Self { epoch, members, opening, is_confirmed, is_open, mark: number(slot, MARK, 8) })
     }
 }
 
@@ -105,6 +112,15 @@ impl State {
 pub fn marks_agree(marks: &[u64]) -> bool {
     let (least, most) = (marks.iter().min(), marks.iter().max());
     least.zip(most).is_none_or(|(least, most)| most - least <= 1)
+}
+
+/// Which of these replicas of a pool have what was acknowledged: those in sync by the newest epoch that one of them knows to be in force. The others
+/// lag.
+pub fn in_sync(replicas: &[&PoolFile]) -> Vec<bool> {
+    let states = replicas.iter().filter_map(|replica| replica.state);
+    let newest = states.filter(|state| state.is_confirmed).max_by_key(|state| state.opening);
+    let members = newest.map_or(0, |state| state.members);
+    replicas.iter().map(|replica| members.checked_shr(replica.index.into()).is_some_and(|bits| bits & 1 == 1)).collect()
 }
 
 /// A little-endian number.
@@ -178,7 +194,10 @@ pub(crate) mod tests {
         let bytes = file(10_000, 3, true);
         let pool = PoolFile::read(&bytes).unwrap().unwrap();
         assert_eq!((pool.major, pool.data_offset, pool.data(&bytes).len()), (3, DATA_OFFSET as u64, 10_000));
-        assert_eq!(pool.state, Some(State { epoch: [3; 16], opening: 3, is_open: true, mark: 103 }));
+        assert_eq!(
+            pool.state,
+            Some(State { epoch: [3; 16], members: 0, opening: 3, is_confirmed: true, is_open: true, mark: 103 })
+        );
 
         let mut old = file(4096, 1, false);
         put(&mut old, 8, &1_u16.to_le_bytes());
@@ -206,6 +225,29 @@ pub(crate) mod tests {
     fn marks_are_at_most_one_apart() {
         assert!(marks_agree(&[]) && marks_agree(&[4]) && marks_agree(&[4, 5, 5]) && marks_agree(&[5, 4]));
         assert!(!marks_agree(&[4, 6]) && !marks_agree(&[0, 1, 2]));
+    }
+
+    #[test]
+    fn in_sync_is_who_the_newest_epoch_names_that_is_in_force() {
+        let replica = |index, opening, members, is_confirmed| PoolFile {
+            major: 3,
+            uuid: [7; 16],
+            data_bytes: 4096,
+            data_offset: DATA_OFFSET as u64,
+            index,
+            state: Some(State { epoch: [0; 16], members, opening, is_confirmed, is_open: true, mark: 1 }),
+        };
+        let judged = |replicas: [PoolFile; 3]| in_sync(&replicas.each_ref());
+        let all = [replica(0, 3, 0b111, true), replica(1, 3, 0b111, true), replica(2, 3, 0b111, true)];
+        assert_eq!(judged(all), [true, true, true]);
+        // The last one was lost, and knows of nothing; nobody has to have confirmed it but one.
+        let lost = [replica(0, 4, 0b011, true), replica(1, 4, 0b011, false), replica(2, 3, 0b111, true)];
+        assert_eq!(judged(lost), [true, true, false]);
+        // Announced, and not in force.
+        let announced = [replica(0, 4, 0b011, false), replica(1, 4, 0b011, false), replica(2, 3, 0b111, true)];
+        assert_eq!(judged(announced), [true, true, true]);
+        assert_eq!(in_sync(&[&replica(0, 4, 0b1, false)]), [false]);
+        assert_eq!(in_sync(&[&replica(64, 4, u64::MAX, true)]), [false]);
     }
 
     #[test]

@@ -12,7 +12,7 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, ValueEnum};
 use pmof::{
-    Durability, Method, Pool, PoolOptions, TargetOptions,
+    Durability, Lane, Method, Pool, PoolOptions, TargetOptions,
     control::SetName,
     mem::{Medium as _, Memory},
     replica::TargetUrl,
@@ -21,6 +21,7 @@ use pmof::{
 use ledger::{Ledger, LedgerArgs};
 use pattern::Batches;
 
+mod lagging;
 mod ledger;
 mod operations;
 mod pattern;
@@ -37,6 +38,10 @@ const WIPED_BYTES: u64 = 12 << 20;
 enum Load {
     /// Batches to a pool of 1 MiB
     Pool(PoolArgs),
+    /// Batches to a pool of 1 MiB of which one replica after the other lags
+    Lagging(lagging::LaggingArgs),
+    /// Opens such a pool until all replicas are equal
+    Settle(lagging::SettleArgs),
     /// Batches to the pool of a target's pool set, each lane from a thread of its own
     Lanes(LanesArgs),
     /// Batches to the pool of a pool set, each lane from a thread of its own
@@ -146,6 +151,8 @@ impl Common {
 fn main() -> Result<()> {
     match Load::parse() {
         Load::Pool(args) => pool(&args),
+        Load::Lagging(args) => lagging::run(&args),
+        Load::Settle(args) => lagging::settle(&args),
         Load::Lanes(args) => sets::lanes(&args),
         Load::Set(args) => sets::set(&args),
         Load::Operations(args) => operations::run(&args),
@@ -188,12 +195,17 @@ fn pool(args: &PoolArgs) -> Result<()> {
         Some(FlushMethod::ReadAfterWrite) => options.method(Method::ReadAfterWrite),
         Some(FlushMethod::SendAfterWrite) => options.method(Method::SendAfterWrite),
     };
-    let pool = open(&options, common.create).context("opening the pool")?;
-    ensure!(pool.len_bytes() == AREA_BYTES, "the pool has {} bytes", pool.len_bytes());
+    let pool = begin(&options, common.create)?;
     let ledger = Arc::new(Ledger::open(&common.ledger)?);
     let batches = Batches::new(common.seed, 0, AREA_BYTES);
     stream(&ledger, 0, batches, common.deadline(), |writes| persist(&pool, writes, args.skip_flush))?;
     Ok(pool.close()?)
+}
+
+fn begin(options: &PoolOptions, create: bool) -> Result<Pool> {
+    let pool = open(options, create).context("opening the pool")?;
+    ensure!(pool.len_bytes() == AREA_BYTES, "the pool has {} bytes", pool.len_bytes());
+    Ok(pool)
 }
 
 fn open(options: &PoolOptions, create: bool) -> Result<Pool> {
@@ -206,25 +218,28 @@ const UNFENCED_BYTES: usize = 128;
 
 fn persist(pool: &Pool, writes: &[pattern::Write], skip_flush: bool) -> Result<()> {
     let mut batch = pool.lane();
-    match writes {
-        [pattern::Write { offset: 0, bytes }] if bytes.len() == 8 => {
-            let word = bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
-            batch.atomic_write(0, word)?;
-        }
-        writes => {
-            let piece_bytes = if skip_flush { UNFENCED_BYTES } else { usize::MAX };
-            for write in writes {
-                for (piece, offset) in write.bytes.chunks(piece_bytes).zip((write.offset..).step_by(piece_bytes)) {
-                    batch.write(offset, piece)?;
-                }
-            }
-        }
-    }
+    write(&mut batch, writes, if skip_flush { UNFENCED_BYTES } else { usize::MAX })?;
     if skip_flush {
         // A read is answered only when the writes before it have arrived.
         return (0..pool.replica_count()).try_for_each(|index| Ok(pool.read_replica(index, 0, &mut [0; 8])?));
     }
     let receipt = batch.persist()?;
     ensure!(receipt.replicas.len() == receipt.replica_count, "weak receipt: {receipt}");
+    Ok(())
+}
+
+/// Writes a batch in pieces: its tail alone is written atomically.
+fn write(batch: &mut Lane, writes: &[pattern::Write], piece_bytes: usize) -> Result<()> {
+    if let [pattern::Write { offset: 0, bytes }] = writes {
+        if bytes.len() == 8 {
+            let word = bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            return Ok(batch.atomic_write(0, word)?);
+        }
+    }
+    for write in writes {
+        for (piece, offset) in write.bytes.chunks(piece_bytes).zip((write.offset..).step_by(piece_bytes)) {
+            batch.write(offset, piece)?;
+        }
+    }
     Ok(())
 }

@@ -43,8 +43,9 @@ const BATCHES_OF_CONTROLS: usize = 16;
 const BROKEN_MAX: u64 = 5;
 
 /// The other loads that must survive, those first that the suite has. The power goes at a random moment, or at that of a sweep.
-const LOADS: [Load; 17] = [
+const LOADS: [Load; 18] = [
     Load { locked: Locked::Nothing, ..Load::durable(Program::Pool, Way::Tcp, DEVDAX) },
+    Load::durable(Program::Lagging, Way::Tcp, ALL_PLACES),
     Load::durable(Program::Lanes, Way::VerbsNative, DEVDAX),
     Load::durable(Program::Lanes, Way::Tcp, FILE),
     Load::durable(Program::Rpma, Way::VerbsNative, DEVDAX),
@@ -63,7 +64,7 @@ const LOADS: [Load; 17] = [
     Load::durable(Program::Lanes, Way::Verbs, FSDAX),
     Load::durable(Program::Rpmem, Way::VerbsNative, DEVDAX),
 ];
-const OF_SUITE: usize = 9;
+const OF_SUITE: usize = 10;
 
 const FILE_TWICE: &[Place] = &[Place::File, Place::File];
 const FLUSH: Moment = Moment::Disk(CutBefore::Flush(0));
@@ -224,6 +225,8 @@ struct Tally {
     quota: u64,
     acknowledged: Vec<u64>,
     in_flight: u64,
+    /// Cuts at which a replica was behind the others.
+    lagging: u64,
     lost: u64,
     /// Cuts after which none, all, random lines, and random words survived.
     states: [u64; 4],
@@ -293,6 +296,7 @@ impl Run<'_> {
         let tally = &mut self.tallies[at];
         tally.acknowledged.push(verdict.acknowledged);
         tally.in_flight += u64::from(verdict.in_flight());
+        tally.lagging += u64::from(verdict.is_lagging());
         tally.lost += verdict.lost();
         let state = match survivors {
             Survivors::None => 0,
@@ -314,19 +318,20 @@ impl Run<'_> {
 
     fn print_table(&mut self) -> ExitCode {
         println!(
-            "\n| combination | cuts | acknowledged before a cut, median (least) | cut in flight | lost | none / all / random / torn |"
+            "\n| combination | cuts | acknowledged before a cut, median (least) | cut in flight | one lagged | lost | none / all / random / torn |"
         );
-        println!("|---|---:|---:|---:|---:|---|");
+        println!("|---|---:|---:|---:|---:|---:|---|");
         for tally in &mut self.tallies {
             tally.acknowledged.sort_unstable();
             let [none, all, random, torn] = tally.states;
             println!(
-                "| {} | {} | {} ({}) | {} | {} | {none} / {all} / {random} / {torn} |",
+                "| {} | {} | {} ({}) | {} | {} | {} | {none} / {all} / {random} / {torn} |",
                 tally.name,
                 tally.acknowledged.len(),
                 tally.acknowledged.get(tally.acknowledged.len() / 2).copied().unwrap_or_default(),
                 tally.acknowledged.first().copied().unwrap_or_default(),
                 tally.in_flight,
+                tally.lagging,
                 tally.lost,
             );
         }

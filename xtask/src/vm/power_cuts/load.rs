@@ -51,6 +51,8 @@ pub(super) enum Way {
 pub(super) enum Program {
     /// `Pool`, on targets that run.
     Pool,
+    /// `Pool` of three replicas, of which one after the other lags.
+    Lagging,
     /// `Pool` on the pool set of a target, each `Lane` from a thread of its own; one place.
     Lanes,
     /// `Pool` of a pool set: two parts on fsdax, a replica in a file, one on device-DAX of a target.
@@ -184,6 +186,7 @@ impl Load {
     pub(super) fn name(&self) -> String {
         let program = match self.program {
             Program::Pool => "",
+            Program::Lagging => "one lags, ",
             Program::Lanes => "lanes, ",
             Program::Set => "pool set, ",
             Program::Rpma => "librpma, ",
@@ -226,6 +229,8 @@ impl Load {
         match self.program {
             Program::Pool => self.places.len(),
             Program::Set => 3,
+            // As the cut left them, and when all are equal again.
+            Program::Lagging => 2 * self.places.len(),
             // Before the first operation began there is none.
             Program::Operations => 0,
             // Three replicas, and the words of the first one, each at three times.
@@ -245,11 +250,9 @@ impl Load {
         let common =
             format!("{create} --durability {} --ledger $PMOF_PORT_LEDGER --seed {seed} {}", self.durability, self.more);
         let start = match self.program {
-            Program::Pool => {
-                let urls: Vec<_> = (0..self.places.len())
-                    .map(|replica| format!("--url \"{}\"", self.way.url(replica, "cut")))
-                    .collect();
-                self.targets() + &format!("echo '{BEGINS}'\ncut-load pool {} {common}\n", urls.join(" "))
+            Program::Pool => self.targets() + &format!("echo '{BEGINS}'\ncut-load pool {} {common}\n", self.urls()),
+            Program::Lagging => {
+                self.targets() + &format!("echo '{BEGINS}'\ncut-load lagging {} $pids {common}\n", self.urls())
             }
             Program::Lanes => {
                 self.remote_set()
@@ -264,19 +267,26 @@ impl Load {
         format!("{WATCH} &\n{start}echo \"{ENDED} with $?\"; cat /run/target*; sleep 1000\n")
     }
 
-    /// Starts a target for each place, and waits until all are there.
+    fn urls(&self) -> String {
+        let urls = (0..self.places.len()).map(|replica| format!("--url \"{}\"", self.way.url(replica, "cut")));
+        urls.collect::<Vec<_>>().join(" ")
+    }
+
+    /// Starts a target for each place, and waits until all are there. `$pids` names their processes to `cut-load`.
     fn targets(&self) -> String {
         let target = |(replica, place): (usize, &Place)| {
             let (root, listen) = (self.root(replica), self.way.listen(replica));
             let device = if *place == Place::Devdax { "--device cut=$PMOF_DEVDAX" } else { "" };
             format!(
-                "mkdir -p {root}; pmof serve --root {root} --listen \"{listen}\" {} {device} >/run/target{replica} 2>&1 &\n",
+                "mkdir -p {root}; pmof serve --root {root} --listen \"{listen}\" {} {device} >/run/target{replica} 2>&1 &
+                 pids=\"$pids --target $!\"\n",
                 self.way.target_options()
             )
         };
         let targets: String = self.places.iter().enumerate().map(target).collect();
         format!(
-            "{targets}tries=0
+            "pids=
+             {targets}tries=0
              until [ \"$(cat /run/target? | grep -c '^ready ')\" = {} ]; do
                  tries=$((tries + 1)); [ $tries -le 1200 ] || {{ cat /run/target?; exit 1; }}; sleep 0.05
              done\n",
@@ -385,13 +395,17 @@ impl Load {
         let lanes = format!("words --seed {seed} --streams {LANES} --area {LANE_BYTES}");
         let devdax = format!("/host/bin/{DEVDAX_COPY}");
         let question = match self.program {
-            Program::Pool => {
+            Program::Pool | Program::Lagging => {
                 let pool = |replica: usize| match self.places[replica] {
                     Place::Devdax => format!(" --pool {devdax}"),
                     Place::Fsdax | Place::File => format!(" --pool {}/cut", self.root(replica)),
                 };
                 let pools: String = (0..self.places.len()).map(pool).collect();
-                format!("words --seed {seed} --area {AREA_BYTES}{pools}")
+                let words = format!("words --seed {seed} --area {AREA_BYTES}");
+                if self.program == Program::Lagging {
+                    return self.judge_lagging(&words, &pools);
+                }
+                words + &pools
             }
             Program::Lanes | Program::Rpmem => {
                 let (_, part) = self.places[0].part("remote.0");
@@ -411,6 +425,22 @@ impl Load {
             Program::Sync => return self.judge_sync(&lanes),
         };
         format!("cut-judge {question} --ledger /host/bin/{LEDGER} >/run/said 2>&1; code=$?\n{SAY}")
+    }
+
+    /// Judges those in sync of what a cut left; then has the pool opened until all are, and judges all.
+    fn judge_lagging(&self, words: &str, pools: &str) -> String {
+        let (judge, settled) = (format!("cut-judge {words} --ledger /host/bin/{LEDGER}"), "/run/settled");
+        let files: Vec<_> = (0..self.places.len()).map(|replica| format!("--raw {settled}.{replica}")).collect();
+        let files = files.join(" ");
+        format!(
+            "{judge} --lagging may-lack{pools} >/run/said 2>&1; code=$?
+             {}cut-load settle {} --to {settled} >/run/settling 2>&1 || {{ cat /run/settling /run/target?; code=2; }}
+             {judge} {files} >>/run/said 2>&1; last=$?
+             [ $last -le $code ] || code=$last
+             kill $(echo $pids | sed 's/--target//g'); wait\n{SAY}",
+            self.targets(),
+            self.urls()
+        )
     }
 
     /// Judges what a cut in `pool sync` left, before and after `pool check` has seen it; then has the sync done again, and judges that.

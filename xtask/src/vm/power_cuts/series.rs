@@ -127,6 +127,11 @@ impl Verdict {
         self.replicas.iter().map(|(lost, _)| lost).sum()
     }
 
+    /// Whether a replica was behind the others when the power went.
+    pub(super) fn is_lagging(&self) -> bool {
+        self.replicas.iter().any(|(_, said)| number(said, "lagging") == Some(1))
+    }
+
     /// Whether the cut came between a batch or an operation and its acknowledgement.
     pub(super) fn in_flight(&self) -> bool {
         self.issued > self.acknowledged
@@ -141,6 +146,9 @@ impl fmt::Display for Verdict {
         let unfinished = self.replicas.iter().filter(|(_, said)| is_unfinished(said)).count() / 2;
         if unfinished > 0 {
             write!(to, ", {unfinished} replicas unfinished")?;
+        }
+        if self.is_lagging() {
+            write!(to, ", one lagged")?;
         }
         self.replicas.iter().filter(|(lost, _)| *lost > 0).try_for_each(|(_, said)| write!(to, "; {said}"))
     }
