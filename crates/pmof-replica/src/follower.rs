@@ -206,6 +206,7 @@ impl<M: FollowerMemory> Follower<M> {
             points: None,
             news: Vec::new(),
         };
+        follower.keep_numbers(&seen)?;
         follower.open_points(&seen, keep)?;
         if seen.is_of_other_time {
             log::warn!(
@@ -228,6 +229,16 @@ impl<M: FollowerMemory> Follower<M> {
             None => {}
         }
         Ok(follower)
+    }
+
+    /// Has the numbers be durable that were read: the connection of the writer before may have ended before it had flushed them. A later one that outlives
+    /// a loss of power alone would tell of a change set that is not there.
+    fn keep_numbers(&self, seen: &Seen) -> Result<(), M::Error> {
+        if seen.staged == 0 && seen.applied == 0 {
+            return Ok(());
+        }
+        self.memory.set_staging(APPLIED, seen.applied)?;
+        self.set(STAGED, seen.staged)
     }
 
     /// Goes on with the points that are kept, or begins.

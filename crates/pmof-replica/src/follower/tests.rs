@@ -308,6 +308,26 @@ fn a_writer_that_dies_while_it_tells_a_mark_leaves_the_point() {
     assert!(!point_with(9, 6, 7) && !point_with(9, 10, 7) && !point_with(9, 7, 9));
 }
 
+/// A number that the writer before had not flushed is durable before anything comes of it.
+#[test]
+fn an_opening_relies_on_no_number_that_a_loss_of_power_would_take() {
+    let medium = Memory::anonymous(SMALL_BYTES).unwrap();
+    let mut follower = open(&medium, Durability::Visible);
+    Sets::new(1, 3, 64).commit(&mut follower, 1).unwrap();
+    for applied in [0, 1] {
+        medium.atomic_store(DATA.end + APPLIED, applied).unwrap();
+        let recorded = memory(&medium, Durability::Visible).recorded();
+        let follower = Follower::open(recorded, SMALL_BYTES - DATA.end, DATA.end, NO_POINTS).unwrap();
+        let mut sent = follower.memory.take_sent().into_iter();
+        let mut number = || match sent.next() {
+            Some(Sent::Number(at, number)) => Some((at - DATA.end, number)),
+            _ => None,
+        };
+        assert_eq!([number(), number()], [Some((APPLIED, applied)), Some((STAGED, 1))]);
+        assert_eq!(sent.any(|sent| matches!(sent, Sent::Number(at, 1) if at == DATA.end + APPLIED)), applied == 0);
+    }
+}
+
 /// A writer that dies may have told the data a mark that no other member has: the next one's is lower, and the member stays at its point.
 #[test]
 fn a_lower_mark_of_the_next_writer_leaves_the_point() {
