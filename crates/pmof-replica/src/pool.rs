@@ -132,6 +132,9 @@ struct Facts {
 trait BeforeRead: fmt::Debug + Send + Sync {
     /// Has the pool be open on members that are in sync, or says why it cannot.
     fn check(&self, pool: &Shared) -> Result<(), PoolError>;
+
+    /// What it knows of them, for a pool that is open anew.
+    fn into_seen(self: Box<Self>) -> follow::Seen;
 }
 
 /// What an open pool holds, as long as its members are the same; the end of the last closes connections and unmaps memory.

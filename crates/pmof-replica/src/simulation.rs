@@ -13,6 +13,7 @@ use tasks::{Shared, Tasks, sleep, until};
 use world::World;
 
 mod areas;
+mod attached;
 mod farm;
 mod faults;
 mod following;

@@ -90,6 +90,10 @@ pub(super) struct Follow {
 }
 
 impl BeforeRead for Follow {
+    fn into_seen(self: Box<Self>) -> Seen {
+        self.seen.into_inner()
+    }
+
     /// Those were in sync a second ago at most.
     fn check(&self, shared: &Shared) -> Result<(), PoolError> {
         if self.is_fresh() {
@@ -143,7 +147,7 @@ impl Follow {
         }
         fresh.mirror.clone_from(&old.mirror);
         match upkeep {
-            Upkeep::Follow(follow) => Ok((fresh, follow.seen.into_inner())),
+            Upkeep::Follow(follow) => Ok((fresh, follow.into_seen())),
             _ => Err(PoolError::NoReplicas),
         }
     }

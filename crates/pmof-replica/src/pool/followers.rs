@@ -35,8 +35,8 @@ mod send;
 mod tests;
 
 pub(super) use attach::{
-    Attached, check_staging_name, checked_area, fresh_area, is_absent, is_definite, of_staging, open_points,
-    open_staging, points_options, staging_options,
+    Attached, Reading, check_staging_name, fresh_area, is_definite, open_points, open_staging, points_options,
+    staging_options,
 };
 
 /// Where an asynchronous member is in its life.

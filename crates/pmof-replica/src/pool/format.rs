@@ -7,7 +7,7 @@ use pmof_control::OpenFor;
 use pmof_pool::Attributes;
 
 use super::{
-    Equalized, Facts, LeftOut, Open, Pool, acknowledge::AckTerms, compare::Comparable, epochs::Epochs, follow::Follow,
+    BeforeRead, Equalized, Facts, LeftOut, Open, Pool, acknowledge::AckTerms, compare::Comparable, epochs::Epochs,
     opened::Identity, returns::Returns,
 };
 use crate::{PoolError, intent::Intent, member::Member};
@@ -85,8 +85,8 @@ fn pool_of(replicas: impl Replicas) -> Result<Pool, PoolError> {
     let (open, upkeep) = assemble(replicas)?;
     Ok(match upkeep {
         Upkeep::Nothing => open.into_pool(None, None),
-        Upkeep::Returns(returns) => open.into_pool(Some(returns), None),
-        Upkeep::Follow(follow) => open.into_pool(None, Some(Box::new(follow))),
+        Upkeep::Returns(returns) => open.into_pool(Some(*returns), None),
+        Upkeep::Follow(follow) => open.into_pool(None, Some(follow)),
     })
 }
 
@@ -108,9 +108,9 @@ fn assemble(mut replicas: impl Replicas) -> Result<(Open, Upkeep), PoolError> {
 pub(super) enum Upkeep {
     Nothing,
     /// Those that are lost are brought back.
-    Returns(Returns),
+    Returns(Box<Returns>),
     /// Whoever reads follows those that are in sync.
-    Follow(Follow),
+    Follow(Box<dyn BeforeRead>),
 }
 
 /// What a pool gives whose replicas are open, whatever its format.

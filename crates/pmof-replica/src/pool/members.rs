@@ -9,8 +9,8 @@ use pmof_mem::Durability;
 use uuid::Uuid;
 
 use super::{
+    followers::Reading,
     opened::{check_distinct, place},
-    points::Reading,
     rosters::read_roster,
 };
 use crate::{

@@ -4,12 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use pmof_access::Durability;
-use pmof_control::{ConsistencyPoint, KeptPoint, OpenFor, PointIndex, PoolName, Reply, Request};
+use pmof_control::{ConsistencyPoint, KeptPoint, OpenFor, PointIndex, Request};
 
 use super::{
     Equalized, Facts, Open, Pool, PoolOptions,
     acknowledge::AckTerms,
-    followers::{checked_area, is_absent, of_staging, points_options, staging_options},
+    followers::Reading,
     members::{MemberState, PoolMembers, may_be_asked, survey},
     opened::{Checked, Identity, check_opened, place},
 };
@@ -17,8 +17,6 @@ use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace,
     follower::{AtPoint, FollowerBytes, Kept, PointNews, PointReadError, RollBackError, kept_points},
     member::{Member, Standing, never_written},
-    reach::Reach,
-    site::Site,
 };
 
 /// A consistency point that an asynchronous member keeps.
@@ -105,56 +103,6 @@ pub enum RollbackError {
     },
 }
 
-/// A member that is read beside whoever writes it.
-#[derive(Debug)]
-pub(super) struct Reading {
-    data: Option<Arc<dyn Member>>,
-    /// Where the data's mark is asked for.
-    site: Site,
-    name: PoolName,
-    staging: Pool,
-    points: Option<Pool>,
-}
-
-impl Reading {
-    /// What its staging area says.
-    pub(super) fn without_points(reach: &Reach, url: &PoolUrl) -> Result<Self, Arc<ReplicaError>> {
-        let staging = staging_options(reach, url, Durability::Visible).ok_or(ReplicaError::Unexpected)?;
-        let staging = staging.open_read_only().map_err(of_staging)?;
-        let site = reach.site(&mut reach.peers(), url)?;
-        Ok(Self { data: None, site, name: url.name.clone(), staging, points: None })
-    }
-}
-
-impl FollowerBytes for Reading {
-    type Error = Arc<ReplicaError>;
-
-    fn read_data(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
-        let data = self.data.as_ref().ok_or_else(|| Arc::new(ReplicaError::Unexpected))?;
-        data.read(offset, into)
-    }
-
-    fn read_staging(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
-        self.staging.read(offset, into).map_err(of_staging)
-    }
-
-    fn data_mark(&self) -> Result<u64, Arc<ReplicaError>> {
-        match self.site.ask_when_free(&Request::Info { name: self.name.clone() })? {
-            Reply::Info(info) => Ok(info.state.mark),
-            _ => Err(ReplicaError::Unexpected.into()),
-        }
-    }
-
-    fn points_bytes(&self) -> Option<u64> {
-        self.points.as_ref().map(Pool::len_bytes)
-    }
-
-    fn read_points(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
-        let points = self.points.as_ref().ok_or_else(|| Arc::new(ReplicaError::Unexpected))?;
-        points.read(offset, into).map_err(of_staging)
-    }
-}
-
 /// The replica of a pool that is open at a point.
 #[derive(Debug)]
 struct PointMember {
@@ -190,7 +138,8 @@ impl PoolOptions {
         let named = self.urls()?;
         let found = survey(&self.reach, &named)?;
         let of = |url: &Arc<PoolUrl>| {
-            let index = self.read_asynchronous(url, &found, None).and_then(|reading| index_of(&reading));
+            let index =
+                Reading::with_points(&self.reach, url, found.pool_uuid, None).and_then(|reading| index_of(&reading));
             MemberPoints { replica: place(url), points: index.map(|index| statuses(&index)) }
         };
         Ok(asynchronous(&found, &named).iter().map(of).collect())
@@ -251,23 +200,6 @@ impl PoolOptions {
         Ok(Rollback { from, to: wanted, changed_bytes, dropped_points })
     }
 
-    /// Opens an asynchronous member for reading, beside whoever writes it.
-    fn read_asynchronous(
-        &self,
-        url: &Arc<PoolUrl>,
-        found: &PoolMembers,
-        data: Option<Arc<dyn Member>>,
-    ) -> Result<Reading, Arc<ReplicaError>> {
-        let reading = Reading::without_points(&self.reach, url)?;
-        let staging = checked_area(reading.staging, found.pool_uuid)?;
-        let points = points_options(&self.reach, url, Durability::Visible);
-        let points = match points.ok_or(ReplicaError::Unexpected)?.open_read_only() {
-            Err(error) if is_absent(&error) => None,
-            points => Some(checked_area(points.map_err(of_staging)?, found.pool_uuid)?),
-        };
-        Ok(Reading { data, staging, points, ..reading })
-    }
-
     fn read_data(
         &self,
         url: &Arc<PoolUrl>,
@@ -291,7 +223,7 @@ impl PoolOptions {
         point: &str,
     ) -> Result<(PointMember, Identity), Arc<ReplicaError>> {
         let (data, identity) = self.read_data(url, found)?;
-        let reading = self.read_asynchronous(url, found, Some(data))?;
+        let reading = Reading::with_points(&self.reach, url, found.pool_uuid, Some(data))?;
         let index = index_of(&reading)?;
         let number = find(&index, point).ok_or_else(|| no_point(point))?.point.number;
         let view = AtPoint::open(&reading, identity.size_bytes, number);

@@ -3,10 +3,8 @@
 use std::{cell::RefCell, ops::Range, rc::Rc};
 
 use super::{
-    faults::Fault,
-    plan::{Control, PAGES, WORDS},
+    plan::{PAGES, WORDS},
     random::Random,
-    tasks::Shared,
     truth::Pages,
 };
 use crate::{
@@ -28,7 +26,7 @@ pub(super) const KEPT_POINTS: u16 = 2;
 
 /// Bytes on a medium behind a page cache.
 #[derive(Clone, Debug)]
-struct Bytes {
+pub(super) struct Bytes {
     durable: Vec<u8>,
     cache: Vec<u8>,
     dirty: Vec<Range<usize>>,
@@ -40,13 +38,13 @@ impl Bytes {
         Self { durable: bytes.clone(), cache: bytes, dirty: Vec::new() }
     }
 
-    fn write(&mut self, at: u64, bytes: &[u8]) {
+    pub(super) fn write(&mut self, at: u64, bytes: &[u8]) {
         let range = at as usize..at as usize + bytes.len();
         self.cache[range.clone()].copy_from_slice(bytes);
         self.dirty.push(range);
     }
 
-    fn flush(&mut self) {
+    pub(super) fn flush(&mut self) {
         for range in self.dirty.drain(..) {
             self.durable[range.clone()].copy_from_slice(&self.cache[range]);
         }
@@ -68,7 +66,7 @@ impl Bytes {
         self.cache.copy_from_slice(&self.durable);
     }
 
-    fn read(&self, at: u64, into: &mut [u8]) {
+    pub(super) fn read(&self, at: u64, into: &mut [u8]) {
         into.copy_from_slice(&self.cache[at as usize..at as usize + into.len()]);
     }
 }
@@ -103,7 +101,7 @@ impl Areas {
         }
     }
 
-    fn get(&mut self, area: Area) -> &mut Bytes {
+    pub(super) fn get(&mut self, area: Area) -> &mut Bytes {
         match area {
             Area::Data => &mut self.data,
             Area::Staging => &mut self.staging,
@@ -111,7 +109,7 @@ impl Areas {
         }
     }
 
-    fn raised(&mut self, mark: Option<u64>) -> u64 {
+    pub(super) fn raised(&mut self, mark: Option<u64>) -> u64 {
         self.mark = self.mark.max(mark.unwrap_or(0));
         self.mark
     }
@@ -202,78 +200,6 @@ impl Access for Image {
 
     fn mark(&self, raised: Option<u64>) -> Result<u64, Self::Error> {
         Ok(self.0.borrow_mut().raised(raised))
-    }
-}
-
-/// The memory of a member that a writer is connected to.
-pub(super) struct Attached {
-    pub(super) world: Shared,
-    pub(super) connection: usize,
-}
-
-/// The connection ended.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Cut;
-
-impl Attached {
-    /// Something happens to the areas, if it comes there. `partly`: what of it may have happened when it is cut.
-    fn act(&self, act: impl FnOnce(&mut Areas), partly: impl FnOnce(&mut Areas, &mut Random)) -> Result<(), Cut> {
-        let world = &mut *self.world.borrow_mut();
-        let number = world.connections[self.connection].target;
-        let is_open = world.is_served(self.connection);
-        let Some(areas) = world.targets[number].areas.as_mut().filter(|_| is_open) else { return Err(Cut) };
-        match areas.cut_after.as_mut() {
-            None => act(areas),
-            Some(0) => {
-                areas.cut_after = None;
-                partly(areas, &mut world.random);
-                world.count(Fault::FollowerCut);
-                if world.random.once_in(2) {
-                    let loses_power = world.random.once_in(2);
-                    world.stop(number, loses_power);
-                } else {
-                    world.end_there(self.connection);
-                }
-                world.close_here(self.connection);
-                return Err(Cut);
-            }
-            Some(left) => {
-                *left -= 1;
-                act(areas);
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Access for Attached {
-    type Error = Cut;
-
-    fn read(&self, area: Area, at: u64, into: &mut [u8]) -> Result<(), Cut> {
-        self.act(|areas| areas.get(area).read(at, into), |_, _| {})
-    }
-
-    fn write(&self, area: Area, at: u64, bytes: &[u8]) -> Result<(), Cut> {
-        let part = |areas: &mut Areas, random: &mut Random| {
-            // A number is written at once.
-            let len_bytes = if bytes.len() == 8 { 8 * random.below(2) } else { random.below(bytes.len() + 1) };
-            areas.get(area).write(at, &bytes[..len_bytes]);
-        };
-        self.act(|areas| areas.get(area).write(at, bytes), part)
-    }
-
-    fn flush(&self, area: Area) -> Result<(), Cut> {
-        if matches!(area, Area::Staging) && self.world.borrow().control == Some(Control::StagingNotFlushed) {
-            return Ok(());
-        }
-        self.act(|areas| areas.get(area).flush(), |_, _| {})
-    }
-
-    fn mark(&self, raised: Option<u64>) -> Result<u64, Cut> {
-        let mut mark = 0;
-        let partly = |areas: &mut Areas, random: &mut Random| _ = areas.raised(raised.filter(|_| random.once_in(2)));
-        self.act(|areas| mark = areas.raised(raised), partly)?;
-        Ok(mark)
     }
 }
 

@@ -11,9 +11,8 @@ use pmof_control::{ConsistencyPoint, PoolState, Role, Roster, RosterMember};
 use uuid::Uuid;
 
 use super::{
-    areas::{
-        Attached, Cut, KEPT_POINTS, LAG_BYTES, SIZE_BYTES, WRITE_BYTES, bytes_of_words, pages_of, staging_len_bytes,
-    },
+    areas::{KEPT_POINTS, LAG_BYTES, SIZE_BYTES, WRITE_BYTES, bytes_of_words, pages_of, staging_len_bytes},
+    attached::{Attached, Cut},
     faults::Fault,
     plan::{Control, PAGES},
     session::{Member, Session, ask, bytes_of, fail, read, tell},

@@ -28,6 +28,7 @@ use crate::{
         opened::{Checked, check_opened},
     },
     reach::Reach,
+    site::Site,
 };
 
 /// What the names of a staging area and of a points area have behind that of the member.
@@ -208,6 +209,73 @@ impl Drop for Attached {
         if let Some(control) = self.data.control() {
             let _ = control.ask(&Request::Close { in_order: false });
         }
+    }
+}
+
+/// A member that is read beside whoever writes it.
+#[derive(Debug)]
+pub(in crate::pool) struct Reading {
+    data: Option<Arc<dyn Member>>,
+    /// Where the data's mark is asked for.
+    site: Site,
+    name: PoolName,
+    staging: Pool,
+    points: Option<Pool>,
+}
+
+impl Reading {
+    /// What its staging area says.
+    pub(in crate::pool) fn without_points(reach: &Reach, url: &PoolUrl) -> Result<Self, Arc<ReplicaError>> {
+        let staging = staging_options(reach, url, Durability::Visible).ok_or(ReplicaError::Unexpected)?;
+        let staging = staging.open_read_only().map_err(of_staging)?;
+        let site = reach.site(&mut reach.peers(), url)?;
+        Ok(Self { data: None, site, name: url.name.clone(), staging, points: None })
+    }
+
+    /// The same of a member of this pool with its points, where it keeps some, and with its data, where that is given.
+    pub(in crate::pool) fn with_points(
+        reach: &Reach,
+        url: &PoolUrl,
+        pool_uuid: Uuid,
+        data: Option<Arc<dyn Member>>,
+    ) -> Result<Self, Arc<ReplicaError>> {
+        let reading = Self::without_points(reach, url)?;
+        let staging = checked_area(reading.staging, pool_uuid)?;
+        let points = points_options(reach, url, Durability::Visible).ok_or(ReplicaError::Unexpected)?;
+        let points = match points.open_read_only() {
+            Err(error) if is_absent(&error) => None,
+            points => Some(checked_area(points.map_err(of_staging)?, pool_uuid)?),
+        };
+        Ok(Self { data, staging, points, ..reading })
+    }
+}
+
+impl FollowerBytes for Reading {
+    type Error = Arc<ReplicaError>;
+
+    fn read_data(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
+        let data = self.data.as_ref().ok_or_else(|| Arc::new(ReplicaError::Unexpected))?;
+        data.read(offset, into)
+    }
+
+    fn read_staging(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
+        self.staging.read(offset, into).map_err(of_staging)
+    }
+
+    fn data_mark(&self) -> Result<u64, Arc<ReplicaError>> {
+        match self.site.ask_when_free(&Request::Info { name: self.name.clone() })? {
+            Reply::Info(info) => Ok(info.state.mark),
+            _ => Err(ReplicaError::Unexpected.into()),
+        }
+    }
+
+    fn points_bytes(&self) -> Option<u64> {
+        self.points.as_ref().map(Pool::len_bytes)
+    }
+
+    fn read_points(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
+        let points = self.points.as_ref().ok_or_else(|| Arc::new(ReplicaError::Unexpected))?;
+        points.read(offset, into).map_err(of_staging)
     }
 }
 

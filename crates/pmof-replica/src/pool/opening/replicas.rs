@@ -215,11 +215,11 @@ impl Replicas for NativeReplicas {
             }
         };
         if is_kept {
-            return Ok(Upkeep::Returns(self.opening.returns(self.identity, open)));
+            return Ok(Upkeep::Returns(Box::new(self.opening.returns(self.identity, open))));
         }
         // Whoever asked for some replicas has those, and no others.
         let is_followed = open.facts.access == OpenFor::Read && self.opening.wanted.min_replicas.is_none();
-        Ok(if is_followed { Upkeep::Follow(self.opening.follow(self.said)) } else { Upkeep::Nothing })
+        Ok(if is_followed { Upkeep::Follow(Box::new(self.opening.follow(self.said))) } else { Upkeep::Nothing })
     }
 
     /// They are closed when their connections end, which nothing holds any more.
