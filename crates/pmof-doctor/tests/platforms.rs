@@ -193,8 +193,8 @@ fn damaged() -> impl Strategy<Value = Fixture> {
                 0 => drop(fixture.entries.remove(&path)),
                 1 => drop(fixture.entries.insert(path, Entry::Unreadable)),
                 2 => drop(fixture.entries.insert(path, Entry::Text(text))),
-                // No kernel gives two devices one number, and with two there is no telling which of them is meant.
-                _ if path.ends_with("/dev") => {}
+                // No kernel gives two devices one number, nor one device two; then there is no telling which of them is meant.
+                _ if path.ends_with("/dev") || path.starts_with("sys/dev/") => {}
                 _ => {
                     let entry = fixture.entries[other.get(&paths)].clone();
                     fixture.entries.insert(path, entry);
