@@ -23,13 +23,21 @@ pub(crate) struct Control {
     site: Site,
     is_written: bool,
     /// One question at a time, and the one before that nobody waited for.
-    asking: Mutex<Option<Asked>>,
+    asking: Mutex<Option<Owed>>,
+}
+
+/// A question whose answer nobody waited for.
+#[derive(Debug)]
+struct Owed {
+    asked: Asked,
+    /// Whatever the answer is, it changes nothing.
+    is_forgotten: bool,
 }
 
 /// A question that was asked, and the right to ask the next one.
 pub(crate) struct Asking<'m> {
     asked: Option<Asked>,
-    owed: MutexGuard<'m, Option<Asked>>,
+    owed: MutexGuard<'m, Option<Owed>>,
 }
 
 /// There is no answer yet.
@@ -38,8 +46,17 @@ pub(crate) struct Late;
 
 impl Asking<'_> {
     /// Nobody waits for the answer any more: whoever asks next does.
-    pub(crate) fn abandon(mut self) {
-        *self.owed = self.asked.take();
+    pub(crate) fn abandon(self) {
+        self.leave(false);
+    }
+
+    /// The same of a question that the replica may as well refuse.
+    pub(crate) fn forget(self) {
+        self.leave(true);
+    }
+
+    fn leave(mut self, is_forgotten: bool) {
+        *self.owed = self.asked.take().map(|asked| Owed { asked, is_forgotten });
     }
 }
 
@@ -53,12 +70,21 @@ impl Control {
         self.ask_next(request, self.asking.lock())
     }
 
-    /// The same, if another question is answered within this time.
+    /// The same, if the questions before are answered within this time: one that is being asked, and one that nobody waited for.
     pub(crate) fn start_asking_within(&self, request: &Request, limit: Duration) -> Option<Asking<'_>> {
-        Some(self.ask_next(request, self.asking.try_lock_for(limit)?))
+        let mut owed = self.asking.try_lock_for(limit)?;
+        if let Some(before) = owed.take() {
+            let Some(answer) = self.site.answer_within(&before.asked, limit) else {
+                *owed = Some(before);
+                return None;
+            };
+            // A failure is found when the next one is asked.
+            drop(self.take_answer(answer, before.is_forgotten));
+        }
+        Some(self.ask_next(request, owed))
     }
 
-    fn ask_next<'m>(&'m self, request: &Request, mut owed: MutexGuard<'m, Option<Asked>>) -> Asking<'m> {
+    fn ask_next<'m>(&'m self, request: &Request, mut owed: MutexGuard<'m, Option<Owed>>) -> Asking<'m> {
         let asked = match self.take_owed(&mut owed) {
             Err(_) => None,
             Ok(()) => self.site.send(request).map_err(|error| self.fail(error)).ok(),
@@ -67,10 +93,18 @@ impl Control {
     }
 
     /// Waits for the answer that nobody has waited for.
-    fn take_owed(&self, owed: &mut Option<Asked>) -> Result<(), Arc<ReplicaError>> {
+    fn take_owed(&self, owed: &mut Option<Owed>) -> Result<(), Arc<ReplicaError>> {
         self.check_in_use()?;
-        let Some(asked) = owed.take() else { return Ok(()) };
-        self.site.answer(asked).map(drop).map_err(|error| self.fail(error))
+        let Some(Owed { asked, is_forgotten }) = owed.take() else { return Ok(()) };
+        self.take_answer(self.site.answer(asked), is_forgotten)
+    }
+
+    fn take_answer(&self, answer: Result<Reply, ReplicaError>, is_forgotten: bool) -> Result<(), Arc<ReplicaError>> {
+        match answer {
+            Ok(_) => Ok(()),
+            Err(ReplicaError::Refused { .. }) if is_forgotten => Ok(()),
+            Err(error) => Err(self.fail(error)),
+        }
     }
 
     /// Waits for the answer, for so long at most; on this machine the question is answered now. `None`: it is not yet there. An answer is given once,

@@ -58,8 +58,8 @@ impl Open {
             let is_lost = standing.failure().is_some();
             let is_known = is_lost && (standing.is_told() || is_loss_known) && !self.is_unpublished;
             if standing.is_behind() && !standing.is_witness() {
-                if let Some(control) = member.control().filter(|_| !is_lost) {
-                    // It stays behind. What cannot be closed ends with the connection.
+                if let Some(control) = member.control().filter(|_| !is_lost && !standing.is_slow()) {
+                    // It stays behind. What cannot be closed ends with the connection, as of one that is too slow to be waited for.
                     let _ = control.ask(&Request::Close { in_order: false });
                 }
                 continue;

@@ -408,7 +408,8 @@ impl Returns {
         let caught_up = loop {
             match self.try_to_bring_back(pool, events, position, &mut left) {
                 Ok(caught_up) => break caught_up,
-                Err(_) if self.gives_up_learner(pool, position) => return,
+                // One that is slow goes on when it keeps up, as any other.
+                Err(halt) if !matches!(halt, Halt::Slow) && self.gives_up_learner(pool, position) => return,
                 Err(Halt::Ended) => return,
                 Err(Halt::Later) => pause = (pause * 2).min(LONGEST_PAUSE),
                 Err(Halt::Slow) => {

@@ -30,8 +30,10 @@ impl Shared {
             return;
         }
         let request = Request::TellStatus { status: status.clone() };
-        open.in_use().filter_map(|member| member.control()).for_each(|control| tell(control, &request));
-        *told = Some((status, Instant::now()));
+        let controls = open.in_use().filter_map(|member| member.control());
+        // Those that are late are told with the others the next time.
+        let late_count = controls.filter(|control| !tell(control, &request)).count();
+        *told = Some((if late_count == 0 { status } else { WriterStatus::default() }, Instant::now()));
     }
 
     fn writer_status(&self, open: &Open, before: Option<&(WriterStatus, Instant)>) -> WriterStatus {
@@ -92,13 +94,14 @@ fn is_same(before: &WriterStatus, now: &WriterStatus) -> bool {
     before.members == now.members && texts(before) == texts(now)
 }
 
-/// One that is late is not waited for, and one that does not know the question is of an older release.
-fn tell(control: &Control, request: &Request) {
-    let Some(mut asking) = control.start_asking_within(request, PATIENCE) else { return };
+/// One that is late is not waited for, and one that does not know the question is of an older release. False: it is late.
+fn tell(control: &Control, request: &Request) -> bool {
+    let Some(mut asking) = control.start_asking_within(request, PATIENCE) else { return false };
     match control.told_within(&mut asking, PATIENCE) {
         Some(Ok(Reply::StatusTold) | Err(ReplicaError::Refused { .. })) => {}
         Some(Ok(_)) => drop(control.fail(ReplicaError::Unexpected)),
         Some(Err(error)) => drop(control.fail(error)),
-        None => asking.abandon(),
+        None => asking.forget(),
     }
+    true
 }

@@ -125,7 +125,8 @@ impl Changer<'_> {
                 log::info!("{} is in sync again, and the spare {url} is left as it was", lost.url);
                 break Ok(false);
             }
-            if learning.has_to_give_way() {
+            // Whoever had the pool open has let go of it.
+            if learning.has_to_give_way() || Arc::strong_count(&self.pool.0) == 1 {
                 break Err(ChangeError::UnderWay);
             }
             if missing_bytes.is_some_and(|bytes| bytes <= LAST_BYTES) {
@@ -134,7 +135,12 @@ impl Changer<'_> {
             std::thread::sleep(LOOK);
         };
         if matches!(outcome, Ok(true)) {
-            return self.complete(&made, position, Role::Data);
+            let completed = self.complete(&made, position, Role::Data);
+            // It was lost while the others were told of it, and counts all the same, or may.
+            if learning.end() && matches!(completed, Ok(()) | Err(ChangeError::Undecided)) {
+                self.returns.bring_in(position);
+            }
+            return completed;
         }
         self.let_go(position, made.of_roster.index);
         drop(made);

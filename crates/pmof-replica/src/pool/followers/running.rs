@@ -68,8 +68,8 @@ impl Followers {
     fn finish(&self, shared: &Shared) {
         let list = self.list.read().clone();
         let is_any_on = list.iter().any(|following| following.outbox.lag().is_some() || following.awaits_name());
-        let began = Instant::now();
         if is_any_on && shared.make_point("").is_ok() {
+            let began = Instant::now();
             let is_sent = |following: &Arc<Following>| following.outbox.is_sent() && !following.awaits_name();
             while !list.iter().all(is_sent) && began.elapsed() < self.reach.loss_timeout {
                 thread::sleep(SENT_LOOK);
@@ -80,7 +80,7 @@ impl Followers {
             tell_unkept(shared, following, following.outbox.take_unsent());
         }
         // Their targets take it for a writer's death where this process ends before they are closed.
-        let is_open = |following: &Arc<Following>| following.is_open.load(Ordering::Acquire);
+        let (began, is_open) = (Instant::now(), |following: &Arc<Following>| following.is_open.load(Ordering::Acquire));
         while list.iter().any(is_open) && began.elapsed() < self.reach.loss_timeout {
             thread::sleep(SENT_LOOK);
         }

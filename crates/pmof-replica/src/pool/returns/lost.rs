@@ -28,6 +28,14 @@ impl Lost {
     }
 }
 
+/// A replica that is copied to while it is no member.
+#[derive(Debug)]
+pub(super) struct Learner {
+    pub(super) position: usize,
+    /// Nobody brings it in any more.
+    pub(super) is_given_up: bool,
+}
+
 /// What it takes to take spares.
 #[derive(Debug)]
 pub(in crate::pool) struct Spares {
@@ -37,7 +45,7 @@ pub(in crate::pool) struct Spares {
     /// One at a time.
     pub(super) is_taking: AtomicBool,
     /// Where the replica lies that is to be a member when it lacks little.
-    pub(super) learner: Mutex<Option<usize>>,
+    pub(super) learner: Mutex<Option<Learner>>,
     /// Somebody wants to change the members, and does not wait for that.
     pub(super) gives_way: AtomicBool,
     /// When none could be taken: not to be tried again before this time, and the pause that led there.
@@ -62,7 +70,7 @@ impl Spares {
 
     /// Whether the replica at this position is to be a member only when it lacks little.
     pub(super) fn is_learner(&self, position: usize) -> bool {
-        *self.learner.lock() == Some(position)
+        self.learner.lock().as_ref().is_some_and(|learner| learner.position == position)
     }
 
     /// Whether the last try is over for long enough.

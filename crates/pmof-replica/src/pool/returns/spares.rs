@@ -7,7 +7,7 @@ use std::{
 
 use parking_lot::MutexGuard;
 
-use super::{Returns, Shared, hold, spawn};
+use super::{Returns, Shared, hold, lost::Learner, spawn};
 use crate::{
     ReplicaError,
     member::Member,
@@ -17,10 +17,15 @@ use crate::{
 /// Between two looks whether a replica that lacks little is a member.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A replica that is copied to while it is no member. It is brought in as any other from when this is dropped.
+/// A replica that is copied to while it is no member. From the end of this it is brought in as any other.
 pub(in crate::pool) struct Learning<'r>(&'r Returns);
 
 impl Learning<'_> {
+    /// Whether it was given up meanwhile, so that nobody brings it in who does not begin to.
+    pub(in crate::pool) fn end(self) -> bool {
+        self.0.spares.learner.lock().take().is_some_and(|learner| learner.is_given_up)
+    }
+
     /// Whether the replica is to be given up: somebody else changes the members, or the pool is being closed.
     pub(in crate::pool) fn has_to_give_way(&self) -> bool {
         self.0.spares.gives_way.load(Ordering::Acquire) || self.0.is_stopping()
@@ -36,7 +41,7 @@ impl Drop for Learning<'_> {
 impl Returns {
     /// Has the replica at a position be copied to, which is no member yet.
     pub(in crate::pool) fn learn(&self, position: usize) -> Learning<'_> {
-        *self.spares.learner.lock() = Some(position);
+        *self.spares.learner.lock() = Some(Learner { position, is_given_up: false });
         self.bring_in(position);
         Learning(self)
     }
@@ -58,10 +63,11 @@ impl Returns {
 
     /// A replica that is no member yet was lost: whoever wanted it to be one notices, and nobody brings it back. False: it is a member.
     pub(super) fn gives_up_learner(&self, pool: &Weak<Shared>, position: usize) -> bool {
-        if !self.spares.is_learner(position) {
-            return false;
-        }
-        if let Ok(open) = hold(pool) {
+        let open = hold(pool);
+        let mut learner = self.spares.learner.lock();
+        let Some(learner) = learner.as_mut().filter(|learner| learner.position == position) else { return false };
+        learner.is_given_up = true;
+        if let Ok(open) = open {
             open.members[position].standing().fail(ReplicaError::Behind);
         }
         true
