@@ -105,16 +105,20 @@ fn fail_something(world: &Shared, tasks: &Rc<Tasks>, writer_count: usize) {
         (world.random.below(writer_count), world.random.below(8))
     };
     match kind {
-        0 => {
-            crash(world, tasks, writer);
-            tasks.start(writer, write_again_and_again(Rc::clone(world), Rc::clone(tasks), writer));
-        }
-        1 => {
-            world.borrow_mut().count(Fault::WriterPaused);
-            tasks.pause(writer);
-        }
+        0 | 1 => fail_writer(world, tasks, writer, kind == 0),
         2 => tasks.resume(writer),
         _ => world.borrow_mut().fail_something(),
+    }
+}
+
+/// A writer crashes and begins anew, or hangs.
+fn fail_writer(world: &Shared, tasks: &Rc<Tasks>, writer: usize, crashes: bool) {
+    if crashes {
+        crash(world, tasks, writer);
+        tasks.start(writer, write_again_and_again(Rc::clone(world), Rc::clone(tasks), writer));
+    } else {
+        world.borrow_mut().count(Fault::WriterPaused);
+        tasks.pause(writer);
     }
 }
 
@@ -129,14 +133,7 @@ fn fail_in_change(world: &Shared, tasks: &Rc<Tasks>) {
         (writer, world.random.below(4))
     };
     match kind {
-        0 => {
-            crash(world, tasks, writer);
-            tasks.start(writer, write_again_and_again(Rc::clone(world), Rc::clone(tasks), writer));
-        }
-        1 => {
-            world.borrow_mut().count(Fault::WriterPaused);
-            tasks.pause(writer);
-        }
+        0 | 1 => fail_writer(world, tasks, writer, kind == 0),
         _ => world.borrow_mut().fail_something(),
     }
 }

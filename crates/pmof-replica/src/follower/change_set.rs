@@ -9,6 +9,7 @@ use super::{
     body::{PIECE_BYTES, checksum, in_memory},
     staged_body,
 };
+use crate::outbox::Entry;
 
 /// Bytes of a change set that are kept in memory until it is applied; of a longer one all are read again.
 const KEPT_BYTES: usize = 8 << 20;
@@ -126,8 +127,18 @@ impl<M: FollowerMemory> Follower<M> {
         Ok(Ok(()))
     }
 
+    /// Adds all of these to a change set. False: they do not fit, and none was added.
+    pub(crate) fn add_all(&self, set: &mut ChangeSet, entries: &[Entry]) -> Result<bool, M::Error> {
+        let has_room = self.has_room(set, entries.iter().map(|entry| entry.bytes.len() as u64));
+        for entry in entries.iter().filter(|_| has_room) {
+            let added = self.add(set, entry.offset, &entry.bytes)?;
+            debug_assert_eq!(added, Ok(()));
+        }
+        Ok(has_room)
+    }
+
     /// Whether writes of these lengths fit into a change set.
-    pub(crate) fn has_room(&self, set: &ChangeSet, lens_bytes: impl IntoIterator<Item = u64>) -> bool {
+    fn has_room(&self, set: &ChangeSet, lens_bytes: impl IntoIterator<Item = u64>) -> bool {
         let more = lens_bytes.into_iter().map(|len_bytes| CHANGE_HEADER_BYTES as u64 + len_bytes).sum::<u64>();
         set.body_bytes + more <= self.capacity_bytes
     }

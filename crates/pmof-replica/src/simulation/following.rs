@@ -463,12 +463,7 @@ impl Sending<'_> {
         for entry in entries {
             self.taken.mark(entry.range());
         }
-        let has_room = self.follower.has_room(set, entries.iter().map(|entry| entry.bytes.len() as u64));
-        for entry in entries.iter().filter(|_| has_room) {
-            let added = self.follower.add(set, entry.offset, &entry.bytes)?;
-            debug_assert_eq!(added, Ok(()));
-        }
-        Ok(has_room)
+        Ok(self.follower.add_all(set, entries)?)
     }
 
     fn commit(&mut self, set: ChangeSet, point: &ConsistencyPoint) -> Result<(), Stop> {
