@@ -346,6 +346,28 @@ const SOAKS: &[Suite] = &[
         ..PLAIN
     },
     Suite {
+        name: "serve: two hours of load, scrapes and reloads",
+        command: &[
+            "env",
+            "PMOF_SERVE_SECONDS=7200",
+            "cargo",
+            "nextest",
+            "run",
+            "--profile",
+            "soak",
+            "-p",
+            "pmof-cli",
+            "--test",
+            "cli",
+            "--success-output",
+            "final",
+            "-E",
+            "test(serves_for_hours)",
+        ],
+        needs: Need::CargoCommand("nextest", "cargo install cargo-nextest --locked"),
+        ..PLAIN
+    },
+    Suite {
         name: "mutants: the short list",
         command: &["cargo", "xtask", "mutants", "--short"],
         counting: Counting::ByTest(Runner::Closing),

@@ -18,6 +18,7 @@ mod planned;
 mod refused;
 mod released;
 mod scrubbed;
+mod served;
 mod sets;
 mod signals;
 mod soaks;

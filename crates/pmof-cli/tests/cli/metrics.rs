@@ -32,7 +32,7 @@ fn get(mut stream: impl Read + Write, path: &str) -> String {
 }
 
 /// A target that serves metrics on a port of its own, and where.
-fn measured(options: &[&str]) -> (Logged, String) {
+pub(crate) fn measured(options: &[&str]) -> (Logged, String) {
     let target = Logged::start(&[&["--metrics", "127.0.0.1:0"], options].concat());
     let line = target.line(&["metrics_listening"]);
     let at = line.split("metrics are served at http://").nth(1).unwrap().split("/metrics").next().unwrap().to_owned();
@@ -49,7 +49,7 @@ fn values(answer: &str) -> BTreeMap<String, i64> {
         .collect()
 }
 
-fn scrape(at: &str) -> BTreeMap<String, i64> {
+pub(crate) fn scrape(at: &str) -> BTreeMap<String, i64> {
     values(&get(TcpStream::connect(at).unwrap(), "/metrics"))
 }
 
