@@ -92,11 +92,10 @@ fn step(world: &Shared, tasks: &Tasks) {
     let first = {
         let mut world = world.borrow_mut();
         world.step += 1;
-        following::set_clock(world.step);
         world.advance();
         world.random.below(64)
     };
-    tasks.poll(first);
+    tasks.poll(first, |writer| following::set_clock(world.borrow().passed_ms(writer)));
 }
 
 fn fail_something(world: &Shared, tasks: &Rc<Tasks>, writer_count: usize) {

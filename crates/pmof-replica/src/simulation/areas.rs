@@ -18,7 +18,7 @@ pub(super) const SIZE_BYTES: u64 = PAGES as u64 * PAGE_BYTES;
 /// Bytes of a write.
 pub(super) const WRITE_BYTES: u64 = WORDS as u64 * 8;
 
-/// Bytes that a member may lag.
+/// Bytes that a member may lag, at most.
 pub(super) const LAG_BYTES: u64 = 12 * WRITE_BYTES;
 
 /// Points that a member keeps.

@@ -6,7 +6,7 @@ use super::{
     plan::{Control, PAGES, WORDS},
     target::{Restored, Target},
     truth::Pages,
-    world::{Connection, Event, Link, World, brief},
+    world::{Connection, Event, Link, WALL_CLOCK_MS, World, brief},
 };
 use crate::lineage::{Found, agree};
 
@@ -15,11 +15,14 @@ use crate::lineage::{Found, agree};
 pub(super) enum Fault {
     WriterCrashed,
     WriterPaused,
+    WriterPausedWhileOpening,
     TargetLostPower,
     UnflushedWordLost,
     UnflushedWordKept,
     PageTorn,
     TargetKilled,
+    TargetPaused,
+    ServedAfterPause,
     CutAtWriter,
     CutAtTarget,
     CutBehindRequest,
@@ -31,8 +34,11 @@ pub(super) enum Fault {
     MessageOvertaken,
     ControlDuplicated,
     ClockJumped,
+    ClockDrifted,
+    WallClockSet,
     OlderCopyRestored,
     FlushFailed,
+    ReadFailed,
     DiskFull,
     StateNotWritten,
     StateWrittenAndRefused,
@@ -94,7 +100,7 @@ pub(super) enum Fault {
 impl World {
     /// One thing goes wrong with a target or with the network.
     pub(super) fn fail_something(&mut self) {
-        let (target, kind) = (self.random.below(self.targets.len()), self.random.below(32));
+        let (target, kind) = (self.random.below(self.targets.len()), self.random.below(36));
         match kind {
             // What the control is about happens more often there.
             _ if self.control == Some(Control::MarksNotCompared) && self.random.once_in(2) => self.copy(target),
@@ -105,18 +111,24 @@ impl World {
             7..=9 => self.cut(false),
             10..=12 => self.block(target),
             22 | 23 | 28 if self.plan.asynchronous.is_some() => self.cut_follower(),
-            13 | 20..=23 | 28.. => self.restore(target),
+            13 | 20..=23 | 28..=31 => self.restore(target),
             14 => self.targets[target].fails_flush = true,
             15 => self.targets[target].fails_state = true,
             24 => self.targets[target].is_full = true,
             25 => self.jump_clock(),
             26 | 27 => self.duplicate(),
+            32 => self.targets[target].fails_read = true,
+            33 | 34 => self.pause(target),
+            35 => self.set_wall_clock(),
             _ => self.copy(target),
         }
         // Most faults end after a while.
         let other = self.random.below(self.targets.len());
         if self.random.once_in(2) {
             (self.targets[other].is_up, self.targets[other].is_full) = (true, false);
+            if std::mem::take(&mut self.targets[other].is_paused) {
+                self.targets[other].resumed_at = self.step;
+            }
         }
         if self.random.once_in(2) {
             let writer = self.random.below(self.links.len());
@@ -138,6 +150,7 @@ impl World {
         self.is_faultless = true;
         for target in &mut self.targets {
             (target.is_up, target.fails_flush, target.fails_state, target.is_full) = (true, false, false, false);
+            (target.fails_read, target.is_paused) = (false, false);
             target.areas.iter_mut().for_each(|areas| areas.cut_after = None);
         }
         for links in &mut self.links {
@@ -150,6 +163,7 @@ impl World {
         if !std::mem::replace(&mut self.targets[number].is_up, false) {
             return;
         }
+        self.targets[number].is_paused = false;
         self.count(if loses_power { Fault::TargetLostPower } else { Fault::TargetKilled });
         self.note(|| format!("t{number} stops, loses power: {loses_power}"));
         for index in 0..self.connections.len() {
@@ -194,6 +208,23 @@ impl World {
                 self.count(Fault::PageTorn);
             }
         }
+    }
+
+    /// A target's process is stopped: it hears nothing until it goes on, and then all of it, also of connections that were given up meanwhile.
+    fn pause(&mut self, number: usize) {
+        let target = &mut self.targets[number];
+        if target.is_up && !std::mem::replace(&mut target.is_paused, true) {
+            self.count(Fault::TargetPaused);
+            self.note(|| format!("t{number} is paused"));
+        }
+    }
+
+    /// The time of day is set, forwards or back.
+    fn set_wall_clock(&mut self) {
+        let writer = self.random.below(self.clocks.len());
+        let ahead_ms = self.random.below(2 * WALL_CLOCK_MS as usize) as u64;
+        self.clocks[writer].ahead_ms = ahead_ms;
+        self.count(Fault::WallClockSet);
     }
 
     /// A writer takes all that it waits for to be late.

@@ -11,7 +11,7 @@ use pmof_control::{ConsistencyPoint, PoolState, Role, Roster, RosterMember};
 use uuid::Uuid;
 
 use super::{
-    areas::{KEPT_POINTS, LAG_BYTES, SIZE_BYTES, WRITE_BYTES, bytes_of_words, pages_of, staging_len_bytes},
+    areas::{KEPT_POINTS, SIZE_BYTES, WRITE_BYTES, bytes_of_words, pages_of, staging_len_bytes},
     attached::{Attached, Cut},
     faults::Fault,
     plan::{Control, PAGES},
@@ -19,6 +19,7 @@ use super::{
     target::{Answer, Message},
     tasks::sleep,
     truth::Page,
+    world::World,
 };
 use crate::{
     AtLagBound,
@@ -47,17 +48,17 @@ thread_local! {
     static NOW: Cell<(Option<Instant>, u64)> = const { Cell::new((None, 0)) };
 }
 
-/// The run's clock, a millisecond a step.
+/// The clock of the writer that runs.
 fn now() -> Instant {
-    let (start, step) = NOW.get();
+    let (start, passed_ms) = NOW.get();
     let start = start.unwrap_or_else(Instant::now);
-    NOW.set((Some(start), step));
-    start + Duration::from_millis(step)
+    NOW.set((Some(start), passed_ms));
+    start + Duration::from_millis(passed_ms)
 }
 
-/// It is this step of the run.
-pub(super) fn set_clock(step: u64) {
-    NOW.set((NOW.get().0, step));
+/// So many milliseconds have passed for whoever runs.
+pub(super) fn set_clock(passed_ms: u64) {
+    NOW.set((NOW.get().0, passed_ms));
 }
 
 /// An asynchronous member of an open pool.
@@ -119,15 +120,20 @@ impl Session {
         for of_roster in asynchronous {
             let world = self.world.borrow();
             let Some(target) = world.urls.iter().position(|url| url.to_string() == of_roster.url) else { continue };
+            let drifts = world.clocks[self.writer].rate != 100;
             let then = if world.plan.waits_at_bound { AtLagBound::Wait } else { AtLagBound::FallBehind };
             let interval = Some(LAG_AGE / 4);
-            let bound = LagBound { bytes: LAG_BYTES, age: LAG_AGE, then, interval };
+            let bytes = world.plan.lag_bytes();
+            let bound = LagBound { bytes, age: LAG_AGE, then, interval };
             let outbox = Arc::new(Outbox::new(bound, SIZE_BYTES, Arc::clone(&self.writes)).with_clock(now));
             let (epoch, left_at) = (Cell::new(None), RefCell::new(None));
             let following = Rc::new(Following { of_roster, target, outbox, epoch, left_at });
             self.followings.borrow_mut().push(Rc::clone(&following));
             let session = Rc::clone(self);
             drop(world);
+            if drifts {
+                self.world.borrow_mut().count(Fault::ClockDrifted);
+            }
             self.tasks.start(self.writer, async move { session.follow_up(&following).await });
         }
     }
@@ -161,8 +167,9 @@ impl Session {
         for following in followings.iter() {
             following.outbox.keep(page as u64 * PAGE_BYTES, &bytes, Atomicity::Relaxed);
             let lag = following.outbox.lag();
-            if let Some(lag) = lag.filter(|lag| !lag.is_behind && lag.bytes > LAG_BYTES + SIZE_BYTES) {
-                let text = format!("an asynchronous member lags by {} bytes, of {LAG_BYTES} at most", lag.bytes);
+            let most = self.world.borrow().plan.lag_bytes();
+            if let Some(lag) = lag.filter(|lag| !lag.is_behind && lag.bytes > most + SIZE_BYTES) {
+                let text = format!("an asynchronous member lags by {} bytes, of {most} at most", lag.bytes);
                 self.world.borrow_mut().truth.violate(|| text);
             }
         }
@@ -171,7 +178,8 @@ impl Session {
     /// As `Followers::far`.
     fn far(&self) -> ConsistencyPoint {
         let (opening, written_bytes) = (self.first_opening.get(), self.written_bytes.get());
-        ConsistencyPoint { number: 0, opening, written_bytes, unix_ms: self.world.borrow().step, name: String::new() }
+        let unix_ms = self.world.borrow().unix_ms(self.writer);
+        ConsistencyPoint { number: 0, opening, written_bytes, unix_ms, name: String::new() }
     }
 
     /// As `Shared::make_point`.
@@ -495,7 +503,7 @@ impl Sending<'_> {
                 }
             }
             Due::Send(entries, point) => {
-                let pause = self.session.world.borrow_mut().random.below(30);
+                let pause = self.session.world.borrow_mut().network_time();
                 let mut set = ChangeSet::new();
                 if !self.add(&mut set, &entries)? {
                     return Err(Interrupted::Overtaken);
@@ -523,5 +531,13 @@ impl Sending<'_> {
             self.heard_at = Some(step);
         }
         Ok(())
+    }
+}
+
+impl World {
+    /// Steps that a change set takes to an asynchronous member.
+    fn network_time(&mut self) -> usize {
+        let is_long = self.plan.is_far && !self.is_faultless && self.random.once_in(2);
+        self.random.below(if is_long { 400 } else { 30 })
     }
 }

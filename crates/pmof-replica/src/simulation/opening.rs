@@ -13,7 +13,7 @@ use super::{
     plan::{Control, PAGES},
     session::{Member, Open, Session, ask, fail, positions},
     target::{Answer, Message, Replica},
-    tasks::{Lock, Shared, Tasks},
+    tasks::{Lock, Shared, Tasks, sleep},
 };
 use crate::{
     electorate::{Electorate, Word},
@@ -196,6 +196,7 @@ async fn open_those(world: &Shared, tasks: &Rc<Tasks>, writer: usize, asked: Ask
         session.give_up();
         return None;
     };
+    session.pause_before_success().await;
     for (position, _) in leaving {
         session.take_out(position).await;
     }
@@ -313,6 +314,19 @@ fn started(world: &Shared, mut session: Session, found: &super::truth::Pages, el
 }
 
 impl Session {
+    /// The process is stopped now and then when all is done and it does not know yet.
+    async fn pause_before_success(&self) {
+        let pause = {
+            let world = &mut *self.world.borrow_mut();
+            let is_paused = !world.is_faultless && world.plan.writers > 1 && world.random.once_in(5);
+            if is_paused { 50 + world.random.below(400) } else { 0 }
+        };
+        if pause > 0 {
+            self.world.borrow_mut().count(Fault::WriterPausedWhileOpening);
+            sleep(&self.world, pause).await;
+        }
+    }
+
     /// Those that a change of the members has removed before the pool was opened, and that may not know.
     fn leaving_places(&self, electorate: &Electorate) -> Vec<(usize, u16)> {
         let view = self.view.borrow();

@@ -1,6 +1,9 @@
 //! What a run has, and what runs have in common.
 
-use super::random::Random;
+use super::{
+    areas::{LAG_BYTES, WRITE_BYTES},
+    random::Random,
+};
 
 /// Pages of the pool.
 pub(super) const PAGES: usize = 6;
@@ -10,6 +13,7 @@ pub(super) const WORDS: usize = 2;
 
 /// What a seed's run has.
 #[derive(Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is something that a run has or does not have")]
 pub(super) struct Plan {
     /// Replicas that the pool is made with.
     pub(super) made: usize,
@@ -24,6 +28,8 @@ pub(super) struct Plan {
     pub(super) has_changes: bool,
     /// One of the machines has an asynchronous member.
     pub(super) asynchronous: Option<usize>,
+    /// It is far away: what is sent to it takes long now and then.
+    pub(super) is_far: bool,
     /// Those who write wait where that lags too far.
     pub(super) waits_at_bound: bool,
     /// In the end that is all that is left.
@@ -31,6 +37,11 @@ pub(super) struct Plan {
 }
 
 impl Plan {
+    /// Bytes that the asynchronous member may lag: few where it falls behind often.
+    pub(super) fn lag_bytes(&self) -> u64 {
+        if self.is_far && !self.waits_at_bound { 2 * WRITE_BYTES } else { LAG_BYTES }
+    }
+
     pub(super) fn of(seed: u64) -> Self {
         let mut random = Random::new(!seed);
         let (made, writers) = ([2, 3, 3, 5][random.below(4)], 1 + random.below(2));
@@ -44,6 +55,7 @@ impl Plan {
         let asynchronous = has_asynchronous.then_some(machines);
         let machines = machines + usize::from(has_asynchronous);
         let (waits_at_bound, ends_with_promotion) = (random.once_in(2), has_asynchronous && random.once_in(3));
+        let is_far = random.once_in(2);
         Self {
             made,
             machines,
@@ -52,6 +64,7 @@ impl Plan {
             fault_rate,
             has_changes,
             asynchronous,
+            is_far,
             waits_at_bound,
             ends_with_promotion,
         }

@@ -4,7 +4,13 @@ use std::rc::Rc;
 
 use pmof_control::{ANCESTORS_MAX, ConsistencyPoint, Epoch, Role, RosterMember};
 
-use super::{areas::SIZE_BYTES, faults::Fault, random::Random, truth::Pages, world::World};
+use super::{
+    areas::SIZE_BYTES,
+    faults::Fault,
+    random::Random,
+    truth::Pages,
+    world::{WALL_CLOCK_MS, World},
+};
 use crate::{
     Promotion,
     follower::{AtPoint, Follower, FollowerMemory, Kept, kept_points},
@@ -72,7 +78,7 @@ pub(super) fn promote(world: &mut World) {
     if !world.truth.is_at(&point, &image.pages()) {
         world.truth.violate(|| format!("promoted at {point:?}, the member holds {:?}", image.pages()));
     }
-    let promotion = Promotion { point: Some(point.clone()), heard, unix_ms: world.step };
+    let promotion = Promotion { point: Some(point.clone()), heard, unix_ms: world.step + WALL_CLOCK_MS };
     check_loss(world, &promotion);
     roll_back_somewhere(world, &mut follower);
     let pages = image.pages();
@@ -103,7 +109,7 @@ fn check_loss(world: &mut World, promotion: &Promotion) {
 
 fn roll_back_somewhere<M: FollowerMemory>(world: &mut World, follower: &mut Follower<M>) {
     let Ok(Kept::Points(index)) = kept_points(follower.memory()) else { return };
-    let Some(kept) = index.points.first().filter(|_| world.random.once_in(2)) else { return };
+    let Some(kept) = index.points.first().filter(|_| !world.random.once_in(4)) else { return };
     let number = kept.point.number;
     let expected = pages_at(follower.memory(), number);
     let is_back = follower.roll_back(number).is_ok();

@@ -92,6 +92,11 @@ pub(super) struct Target {
     /// The next flush fails; the next state is not written, or written and refused.
     pub(super) fails_flush: bool,
     pub(super) fails_state: bool,
+    /// What is read next cannot be.
+    pub(super) fails_read: bool,
+    /// Its process is stopped, and the step at which it last went on.
+    pub(super) is_paused: bool,
+    pub(super) resumed_at: u64,
     /// A flush failed: all that follow do, until the replica is opened anew.
     is_poisoned: bool,
     /// What is flushed finds no room, or not for all.
@@ -132,6 +137,9 @@ impl Target {
             copies: Vec::new(),
             fails_flush: false,
             fails_state: false,
+            fails_read: false,
+            is_paused: false,
+            resumed_at: 0,
             is_poisoned: false,
             is_full: false,
             restored: None,
@@ -254,6 +262,10 @@ impl World {
             Message::Flush => {
                 target.durable = target.cache;
                 Some(Answer::Flushed)
+            }
+            Message::Read if std::mem::take(&mut target.fails_read) => {
+                self.count(Fault::ReadFailed);
+                Some(Answer::Refused)
             }
             Message::Read => Some(Answer::Pages(target.cache)),
             Message::Tell(request) => Some(self.tell(number, request)),

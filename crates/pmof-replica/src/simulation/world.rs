@@ -46,6 +46,25 @@ pub(super) struct Link {
     pub(super) replies_blocked: bool,
 }
 
+/// By how much a clock that is right is ahead of the steps.
+pub(super) const WALL_CLOCK_MS: u64 = 2000;
+
+/// A writer's clocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    /// Milliseconds in a hundred steps.
+    pub(super) rate: u64,
+    /// How far the time of day is ahead of that.
+    pub(super) ahead_ms: u64,
+}
+
+impl Clock {
+    /// One that drifts, mostly.
+    fn any(random: &mut Random) -> Self {
+        Self { rate: [60, 90, 100, 110, 170][random.below(5)], ahead_ms: WALL_CLOCK_MS }
+    }
+}
+
 pub(super) struct World {
     pub(super) random: Random,
     pub(super) step: u64,
@@ -61,6 +80,8 @@ pub(super) struct World {
     /// Those that are open at either end.
     live: Vec<usize>,
     pub(super) links: Vec<Vec<Link>>,
+    /// Of each writer.
+    pub(super) clocks: Vec<Clock>,
     answers: BTreeMap<u64, Answer>,
     next_question: u64,
     pub(super) truth: Truth,
@@ -113,8 +134,10 @@ impl World {
         for target in targets.iter_mut().filter(|target| target.is_there) {
             target.roster = Some(Rc::clone(&roster));
         }
+        let mut random = Random::new(seed);
         Self {
-            random: Random::new(seed),
+            clocks: (0..=plan.writers).map(|_| Clock::any(&mut random)).collect(),
+            random,
             step: 0,
             targets,
             urls,
@@ -146,10 +169,21 @@ impl World {
         }
     }
 
+    /// The milliseconds that have passed for a writer.
+    pub(super) fn passed_ms(&self, writer: usize) -> u64 {
+        self.step * self.clocks[writer].rate / 100
+    }
+
+    /// The time of day at a writer.
+    pub(super) fn unix_ms(&self, writer: usize) -> u64 {
+        self.passed_ms(writer) + self.clocks[writer].ahead_ms
+    }
+
     /// `None`: the target is not reached.
     pub(super) fn connect(&mut self, writer: usize, target: usize) -> Option<usize> {
         let link = self.links[writer][target];
         if !self.targets[target].is_up
+            || self.targets[target].is_paused
             || link.requests_blocked
             || link.replies_blocked
             || !self.may_judge(writer, target)
@@ -229,19 +263,20 @@ impl World {
             let connection = &self.connections[index];
             let link = self.links[connection.writer][connection.target];
             let (here, there) = (connection.is_open_here, connection.is_open_there);
-            if there && !connection.requests.is_empty() && !link.requests_blocked {
+            let is_paused = self.targets[connection.target].is_paused;
+            if there && !is_paused && !connection.requests.is_empty() && !link.requests_blocked {
                 events.extend([Event::Deliver(index); 6]);
             }
             if here && !connection.replies.is_empty() && !link.replies_blocked {
                 events.extend([Event::Return(index); 6]);
             }
-            if !here && there {
+            if !here && there && !is_paused {
                 events.extend([Event::NoticeThere(index); 2]);
             }
             if here && !there {
                 events.extend([Event::NoticeHere(index); 2]);
             }
-            let is_blocked = link.requests_blocked || link.replies_blocked;
+            let is_blocked = link.requests_blocked || link.replies_blocked || is_paused;
             if here && is_blocked && !(connection.requests.is_empty() && connection.replies.is_empty()) {
                 events.push(Event::TimeOut(index));
             }
@@ -259,6 +294,9 @@ impl World {
                 let Some((question, sent, message)) = self.connections[index].requests.pop_front() else { return };
                 let (writer, target) = (self.connections[index].writer, self.connections[index].target);
                 self.count_order(writer, question, sent);
+                if sent < self.targets[target].resumed_at {
+                    self.count(Fault::ServedAfterPause);
+                }
                 if self.connections[index].duplicates && may_come_twice(&message) {
                     self.connections[index].duplicates = false;
                     self.count(Fault::ControlDuplicated);
@@ -302,7 +340,7 @@ impl World {
         let connection = &self.connections[index];
         let (target, link) = (&self.targets[connection.target], self.links[connection.writer][connection.target]);
         let is_open = connection.is_open_here && connection.is_open_there && target.open_by == Some(index);
-        is_open && target.is_up && !link.requests_blocked && !link.replies_blocked
+        is_open && target.is_up && !target.is_paused && !link.requests_blocked && !link.replies_blocked
     }
 
     pub(super) fn end_there(&mut self, index: usize) {
