@@ -296,6 +296,15 @@ impl ReplicaError {
         )
     }
 
+    /// Whether the replica may be lost for this reason, rather than in use or unfit: a pool is opened without it, if the others are enough.
+    pub(crate) fn may_be_lost(&self) -> bool {
+        use PoolRefusal::{Failed, HeadersDamaged, NotAUsablePool, NotFound};
+        match self {
+            Self::Refused { refusal, .. } => matches!(refusal, NotFound | NotAUsablePool | HeadersDamaged | Failed),
+            error => error.is_out_of_reach(),
+        }
+    }
+
     /// Whether somebody else has the replica open: the same call may succeed later.
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Refused { refusal: PoolRefusal::Busy | PoolRefusal::NotFenceable, .. })

@@ -24,6 +24,7 @@ mod reach;
 mod receipt;
 mod remote_removal;
 mod roster;
+mod scrub;
 mod set_info;
 mod set_removal;
 mod set_replica;

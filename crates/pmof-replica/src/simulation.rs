@@ -25,10 +25,12 @@ mod promoting;
 mod random;
 mod reading;
 mod returning;
+mod scrubbing;
 mod session;
 mod target;
 mod tasks;
 mod truth;
+mod versions;
 mod world;
 
 /// Steps within which a pool without faults is whole again.
@@ -170,6 +172,9 @@ fn start_threads(session: &Rc<Session>) {
         let session = Rc::clone(session);
         session.tasks.clone().start(session.writer, async move { session.write_on().await });
     }
+    if session.world.borrow().plan.has_rot {
+        session.tasks.start(session.writer, Rc::clone(session).scrub_on());
+    }
     session.start_followers();
     let names_points = !session.followings.borrow().is_empty();
     if names_points {
@@ -190,7 +195,7 @@ fn start_threads(session: &Rc<Session>) {
 /// Nothing goes wrong any more: one writer opens the pool, all members come back, and they are equal.
 fn come_to_rest(world: &Shared, tasks: &Rc<Tasks>, writer_count: usize) {
     let stage = Rc::new(RefCell::new("opening"));
-    let whole = Rc::new(RefCell::new(Vec::new()));
+    let whole = Rc::new(RefCell::new((Vec::new(), Vec::new())));
     tasks.start(writer_count, {
         let (world, tasks, stage, whole) = (Rc::clone(world), Rc::clone(tasks), Rc::clone(&stage), Rc::clone(&whole));
         async move {
@@ -203,7 +208,15 @@ fn come_to_rest(world: &Shared, tasks: &Rc<Tasks>, writer_count: usize) {
             *stage.borrow_mut() = "catching up";
             start_threads(&session);
             until(|| session.is_whole()).await;
-            *whole.borrow_mut() = session.targets_in_use();
+            *stage.borrow_mut() = "scrubbing";
+            session.rot_somewhere();
+            let undecided = loop {
+                if let Some(undecided) = session.scrub().await {
+                    break undecided;
+                }
+                sleep(&world, 20).await;
+            };
+            *whole.borrow_mut() = (session.targets_in_use(), undecided);
             *stage.borrow_mut() = "closing";
             session.close().await;
         }
@@ -226,13 +239,26 @@ fn come_to_rest(world: &Shared, tasks: &Rc<Tasks>, writer_count: usize) {
         world.truth.violate(|| format!("without faults the pool is not whole again; it is {stage}: {states:#?}"));
         return;
     }
+    let (whole, undecided) = &*whole.borrow();
+    check_at_rest(&mut world, whole, undecided);
+}
+
+/// The members are equal, but for pages of which nothing says which copy is right, and have all that was acknowledged.
+fn check_at_rest(world: &mut World, whole: &[usize], undecided: &[usize]) {
     let committed = world.truth.committed();
-    let contents: Vec<_> = whole.borrow().iter().map(|target: &usize| world.targets[*target].durable).collect();
+    let contents: Vec<_> = whole.iter().map(|target| world.targets[*target].durable).collect();
     let lacks = |pages: &truth::Pages| {
-        let mut words = pages.iter().flatten().zip(committed.iter().flatten());
-        words.any(|(found, committed)| found < committed)
+        let found = truth::sound(pages);
+        found.iter().flatten().zip(committed.iter().flatten()).any(|(found, committed)| found < committed)
     };
-    if contents.iter().any(|pages| *pages != contents[0] || lacks(pages)) {
-        world.truth.violate(|| format!("at rest the members hold {contents:?}; {committed:?} was acknowledged"));
+    let differs = |pages: &truth::Pages| {
+        let is_equal = |page: &usize| pages[*page] == contents[0][*page];
+        let is_sound = world.rotten == 0 && !undecided.is_empty();
+        is_sound || (0..plan::PAGES).any(|page| !is_equal(&page) && !undecided.contains(&page))
+    };
+    if contents.iter().any(|pages| differs(pages) || lacks(pages)) {
+        world.truth.violate(|| {
+            format!("at rest the members hold {contents:?}, {undecided:?} undecided; {committed:?} was acknowledged")
+        });
     }
 }

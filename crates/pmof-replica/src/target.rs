@@ -163,13 +163,7 @@ impl TargetConnection {
         };
         let mut message = vec![0; len_bytes as usize];
         self.reply.read(0, &mut message)?;
-        match Reply::decode(&message)? {
-            (_, Reply::Refused { code, text }) => {
-                Err(ReplicaError::Refused { refusal: PoolRefusal::from_code(code), text })
-            }
-            (REQUEST_ID, reply) => Ok(reply),
-            _ => Err(ReplicaError::Unexpected),
-        }
+        read_reply(&message)
     }
 
     pub(crate) fn wait(&self, ticket: Ticket) -> Result<Outcome, ReplicaError> {
@@ -367,3 +361,14 @@ const READS_AT_ONCE: usize = 64;
 
 /// Bytes of one read: small enough that the first is copied out while the next arrive.
 const READ_PIECE_BYTES: usize = 256 << 10;
+
+/// What a target's answer says.
+pub(crate) fn read_reply(message: &[u8]) -> Result<Reply, ReplicaError> {
+    match Reply::decode(message)? {
+        (_, Reply::Refused { code, text }) => {
+            Err(ReplicaError::Refused { refusal: PoolRefusal::from_code(code), text })
+        }
+        (REQUEST_ID, reply) => Ok(reply),
+        _ => Err(ReplicaError::Unexpected),
+    }
+}

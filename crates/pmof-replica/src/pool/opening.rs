@@ -6,7 +6,7 @@ use std::{
 };
 
 use pmof_access::Durability;
-use pmof_control::{FailureDomain, NewPool, OpenFor, PoolRefusal, PoolState, Reply, Request, Roster, USER_FLAGS_BYTES};
+use pmof_control::{FailureDomain, NewPool, OpenFor, PoolState, Reply, Request, Roster, USER_FLAGS_BYTES};
 use pmof_pool::Comparison;
 use uuid::Uuid;
 
@@ -132,7 +132,7 @@ impl Opening {
         for (position, url) in urls.iter().enumerate() {
             match wanted.reach.site(&mut peers, url) {
                 Ok(site) => sites.push((position, site)),
-                Err(error) if !is_new && may_be_lost(&error) => left_out.push((position, Arc::new(error))),
+                Err(error) if !is_new && error.may_be_lost() => left_out.push((position, Arc::new(error))),
                 Err(error) => return Err(failed(url, error)),
             }
         }
@@ -142,7 +142,7 @@ impl Opening {
 
     /// Goes on without a replica whose loss may be why.
     fn leave_out(&mut self, position: usize, error: ReplicaError) -> Result<(), PoolError> {
-        if !may_be_lost(&error) {
+        if !error.may_be_lost() {
             return Err(failed(&self.urls[position], error));
         }
         self.left_out.push((position, Arc::new(error)));
@@ -572,15 +572,6 @@ fn words(opened: &[Opened]) -> Vec<Word<'_>> {
         roster: opened.roster.as_ref(),
     });
     words.collect()
-}
-
-/// Whether the replica may be lost for this reason, rather than in use or unfit.
-fn may_be_lost(error: &ReplicaError) -> bool {
-    use PoolRefusal::{Failed, HeadersDamaged, NotAUsablePool, NotFound};
-    match error {
-        ReplicaError::Refused { refusal, .. } => matches!(refusal, NotFound | NotAUsablePool | HeadersDamaged | Failed),
-        error => error.is_out_of_reach(),
-    }
 }
 
 /// Lets others open a replica whose pool was not opened, before the caller may try again. It stays as it was found.

@@ -3,13 +3,18 @@
 use std::{ops::Range, sync::Arc};
 
 use pmof_control::OpenFor;
-use pmof_pool::{Compared, DIGEST_BLOCK_LEN_BYTES, WINDOW_LEN_BYTES};
+use pmof_pool::{DIGEST_BLOCK_LEN_BYTES, WINDOW_LEN_BYTES};
 
 use super::{
     Pool,
     compare::{compare, lost},
 };
-use crate::{PoolError, ReplicaPlace, member::FlushLevel, pages::PAGE_BYTES};
+use crate::{
+    PoolError, ReplicaPlace,
+    member::FlushLevel,
+    pages::PAGE_BYTES,
+    scrub::{Verdict, judge},
+};
 
 /// A page that differed on one replica from what most of them hold, and was made equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -81,11 +86,11 @@ impl Pool {
         let mut mended: Vec<usize> = Vec::new();
         for page in compared.differing() {
             let range = compared.block(page);
-            let Some(right) = majority(&compared, in_use.len(), page) else {
+            let Verdict::Repair { right, wrong } = judge(&compared, in_use.len(), page) else {
                 report.undecided.push(range);
                 continue;
             };
-            let wrong: Vec<_> = compared.unlike(right, page).map(|replica| in_use[replica]).collect();
+            let wrong: Vec<_> = wrong.into_iter().map(|replica| in_use[replica]).collect();
             let to: Vec<_> = wrong.iter().map(|(_, member)| *member).collect();
             open.copy_range(in_use[right].1, &range, &to)?;
             for (position, member) in wrong {
@@ -102,9 +107,4 @@ impl Pool {
         }
         Ok(())
     }
-}
-
-/// One of the replicas that hold what more than half of them do.
-fn majority(compared: &Compared, replica_count: usize, block: usize) -> Option<usize> {
-    (0..replica_count).find(|replica| 2 * compared.unlike(*replica, block).count() < replica_count)
 }

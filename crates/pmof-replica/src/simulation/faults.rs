@@ -6,6 +6,7 @@ use super::{
     plan::{Control, PAGES, WORDS},
     target::{Restored, Target},
     truth::Pages,
+    versions::Version,
     world::{Connection, Event, Link, WALL_CLOCK_MS, World, brief},
 };
 use crate::lineage::{Found, agree};
@@ -40,6 +41,15 @@ pub(super) enum Fault {
     FlushFailed,
     ReadFailed,
     DiskFull,
+    VersionChanged,
+    VersionPutBack,
+    VersionLeftOut,
+    VersionRefusedPool,
+    ByteRotten,
+    RotFoundByOpening,
+    RotCopied,
+    RotRepaired,
+    ScrubUndecided,
     StateNotWritten,
     StateWrittenAndRefused,
     OpeningAbandoned,
@@ -100,11 +110,12 @@ pub(super) enum Fault {
 impl World {
     /// One thing goes wrong with a target or with the network.
     pub(super) fn fail_something(&mut self) {
-        let (target, kind) = (self.random.below(self.targets.len()), self.random.below(36));
+        let (target, kind) = (self.random.below(self.targets.len()), self.random.below(42));
         match kind {
             // What the control is about happens more often there.
             _ if self.control == Some(Control::MarksNotCompared) && self.random.once_in(2) => self.copy(target),
             _ if self.control == Some(Control::MarksNotCompared) && self.random.once_in(2) => self.restore(target),
+            _ if self.control == Some(Control::WitnessJoins) && self.random.once_in(3) => self.stop_witness(),
             0..=2 => self.stop(target, true),
             3 => self.stop(target, false),
             4..=6 => self.cut(true),
@@ -120,6 +131,8 @@ impl World {
             32 => self.targets[target].fails_read = true,
             33 | 34 => self.pause(target),
             35 => self.set_wall_clock(),
+            40 | 41 if self.plan.has_versions => self.change_version(target),
+            36..=39 if self.plan.has_rot => self.rot(target),
             _ => self.copy(target),
         }
         // Most faults end after a while.
@@ -129,6 +142,9 @@ impl World {
             if std::mem::take(&mut self.targets[other].is_paused) {
                 self.targets[other].resumed_at = self.step;
             }
+        }
+        if self.plan.has_versions && self.random.once_in(3) {
+            self.put_version_back(other);
         }
         if self.random.once_in(2) {
             let writer = self.random.below(self.links.len());
@@ -145,12 +161,19 @@ impl World {
         }
     }
 
+    fn stop_witness(&mut self) {
+        if let Some(witness) = self.targets.iter().position(|target| target.is_there && target.is_witness) {
+            self.stop(witness, true);
+            self.targets[witness].is_up = true;
+        }
+    }
+
     /// All that was broken works again.
     pub(super) fn heal(&mut self) {
         self.is_faultless = true;
         for target in &mut self.targets {
             (target.is_up, target.fails_flush, target.fails_state, target.is_full) = (true, false, false, false);
-            (target.fails_read, target.is_paused) = (false, false);
+            (target.fails_read, target.is_paused, target.version) = (false, false, Version::Here);
             target.areas.iter_mut().for_each(|areas| areas.cut_after = None);
         }
         for links in &mut self.links {

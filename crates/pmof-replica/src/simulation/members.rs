@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::{
     faults::Fault,
+    plan::Control,
     session::{Member, Open, Session, ask, fail, tell},
     target::{Answer, Message},
     tasks::sleep,
@@ -202,7 +203,9 @@ impl Session {
             }
             let _changing = self.changing.lock().await;
             self.world.borrow_mut().is_changing[self.writer] = true;
+            let is_about_witnesses = self.world.borrow().control == Some(Control::WitnessJoins);
             match kind {
+                _ if is_about_witnesses && kind % 2 == 0 => _ = self.add(None, Role::Witness).await,
                 0..=2 => _ = self.add(None, Role::Data).await,
                 3 | 4 => _ = self.add(None, Role::Witness).await,
                 5 | 6 => self.remove_somebody().await,

@@ -14,6 +14,8 @@ use super::{
     session::{Member, Open, Session, ask, fail, positions},
     target::{Answer, Message, Replica},
     tasks::{Lock, Shared, Tasks, sleep},
+    truth::{Pages, is_rotten, sound},
+    versions::is_left_out,
 };
 use crate::{
     electorate::{Electorate, Word},
@@ -39,12 +41,14 @@ struct Asked {
     opened: Vec<Opened>,
     /// Somebody else has one of them open.
     is_busy: bool,
+    /// One of them has another version, without which nobody goes on.
+    is_refused: bool,
 }
 
 /// Opens the pool. `None`: not this time.
 pub(super) async fn open(world: &Shared, tasks: &Rc<Tasks>, writer: usize) -> Option<Rc<Session>> {
     let asked = ask_all(world, writer).await;
-    let session = if asked.is_busy {
+    let session = if asked.is_busy || asked.is_refused {
         release(world, &asked.opened).await;
         None
     } else {
@@ -101,6 +105,10 @@ async fn ask_those(world: &Shared, (writer, takes_over): (usize, bool), targets:
             }
             Some(Answer::Busy) => {
                 asked.is_busy = true;
+                fail(world, &member);
+            }
+            Some(Answer::OtherVersion(version, reply)) => {
+                asked.is_refused |= !is_left_out(&mut world.borrow_mut(), version, &reply);
                 fail(world, &member);
             }
             Some(_) => fail(world, &member),
@@ -290,10 +298,13 @@ fn new_session(
 }
 
 /// The pool is open: what it holds is what whoever opened it is told.
-fn started(world: &Shared, mut session: Session, found: &super::truth::Pages, electorate: &Electorate) -> Rc<Session> {
+fn started(world: &Shared, mut session: Session, found: &Pages, electorate: &Electorate) -> Rc<Session> {
     let opening = session.view.borrow().opening();
     session.first_opening.set(opening);
-    *session.kept_pages.borrow_mut() = *found;
+    *session.kept_pages.borrow_mut() = sound(found);
+    if found.iter().any(is_rotten) {
+        world.borrow_mut().count(Fault::RotFoundByOpening);
+    }
     session.number = world.borrow_mut().truth.opened(opening, found);
     if session.number.is_some() {
         session.check_equal();

@@ -28,6 +28,10 @@ pub(super) struct Plan {
     pub(super) has_changes: bool,
     /// One of the machines has an asynchronous member.
     pub(super) asynchronous: Option<usize>,
+    /// Media change bytes by themselves, and programs scrub the pool.
+    pub(super) has_rot: bool,
+    /// Targets are started again with other versions of their programs and files.
+    pub(super) has_versions: bool,
     /// It is far away: what is sent to it takes long now and then.
     pub(super) is_far: bool,
     /// Those who write wait where that lags too far.
@@ -51,11 +55,11 @@ impl Plan {
         let made = if has_changes { 1 + random.below(4) } else { made };
         let chaos_steps = if has_changes { chaos_steps + 400 } else { chaos_steps };
         let machines = if has_changes { made + 2 + random.below(3) } else { made };
-        let has_asynchronous = random.once_in(3);
+        let has_asynchronous = random.once_in(2);
         let asynchronous = has_asynchronous.then_some(machines);
         let machines = machines + usize::from(has_asynchronous);
-        let (waits_at_bound, ends_with_promotion) = (random.once_in(2), has_asynchronous && random.once_in(3));
-        let is_far = random.once_in(2);
+        let (waits_at_bound, ends_with_promotion) = (random.once_in(3), has_asynchronous && random.once_in(2));
+        let (is_far, has_rot, has_versions) = (!random.once_in(3), random.once_in(2), random.once_in(4));
         Self {
             made,
             machines,
@@ -64,6 +68,8 @@ impl Plan {
             fault_rate,
             has_changes,
             asynchronous,
+            has_rot,
+            has_versions,
             is_far,
             waits_at_bound,
             ends_with_promotion,
@@ -106,6 +112,10 @@ pub(super) enum Control {
     DroppedForgotten,
     /// A point is sent before what is before it is durable on the members in sync.
     PointBeforeFlush,
+    /// What is repaired is made what the wrong copy holds.
+    RottenTaken,
+    /// A file of another format is read as one of this.
+    VersionNotChecked,
 }
 
 impl Control {
@@ -115,12 +125,14 @@ impl Control {
             Self::MarksNotCompared | Self::LostForgotten => !plan.has_changes && plan.asynchronous.is_none(),
             Self::RemovedVotes | Self::AnnouncedHolds | Self::WitnessJoins => plan.has_changes,
             Self::StagingNotFlushed | Self::DroppedForgotten | Self::PointBeforeFlush => plan.asynchronous.is_some(),
+            Self::RottenTaken => plan.has_rot,
+            Self::VersionNotChecked => plan.has_versions,
             _ => true,
         }
     }
 }
 
-pub(super) const CONTROLS: [Control; 16] = [
+pub(super) const CONTROLS: [Control; 18] = [
     Control::AcknowledgedEarly,
     Control::PageNotMarked,
     Control::BehindAsSource,
@@ -137,4 +149,6 @@ pub(super) const CONTROLS: [Control; 16] = [
     Control::StagingNotFlushed,
     Control::DroppedForgotten,
     Control::PointBeforeFlush,
+    Control::RottenTaken,
+    Control::VersionNotChecked,
 ];

@@ -109,7 +109,7 @@ fn check_loss(world: &mut World, promotion: &Promotion) {
 
 fn roll_back_somewhere<M: FollowerMemory>(world: &mut World, follower: &mut Follower<M>) {
     let Ok(Kept::Points(index)) = kept_points(follower.memory()) else { return };
-    let Some(kept) = index.points.first().filter(|_| !world.random.once_in(4)) else { return };
+    let Some(kept) = index.points.first().filter(|_| !world.random.once_in(8)) else { return };
     let number = kept.point.number;
     let expected = pages_at(follower.memory(), number);
     let is_back = follower.roll_back(number).is_ok();

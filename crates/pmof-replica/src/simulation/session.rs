@@ -16,7 +16,7 @@ use super::{
     plan::{Control, PAGES, WORDS},
     target::{Answer, Message},
     tasks::{Lock, Shared, Tasks, sleep, until},
-    truth::Pages,
+    truth::{Pages, sound, sound_page},
 };
 use crate::{
     catch_up::CatchUp,
@@ -533,7 +533,7 @@ impl Session {
         }
         for member in has_it {
             let target = &world.targets[member.target];
-            let durable = target.durable[page];
+            let durable = sound_page(&target.durable[page]);
             let was_put_back = member.connection.is_some_and(|connection| world.was_put_back(connection));
             if durable != [value; WORDS] && !was_put_back && world.truth.is_newest(self.number) {
                 let target = member.target;
@@ -599,7 +599,7 @@ impl Session {
             member.is_in_use() && target.open_by.is_some() && target.open_by == member.connection
         };
         let reached: Vec<_> = members.iter().filter(is_reached).collect();
-        let all: Vec<_> = reached.iter().map(|member| world.targets[member.target].durable).collect();
+        let all: Vec<_> = reached.iter().map(|member| sound(&world.targets[member.target].durable)).collect();
         if all.iter().any(|pages| *pages != all[0]) {
             world.truth.violate(|| format!("members in sync differ when the pool is opened: {all:?}"));
         }

@@ -9,7 +9,8 @@ use super::{
     areas::Areas,
     faults::Fault,
     plan::{Control, PAGES, WORDS},
-    truth::{Page, Pages},
+    truth::{Page, Pages, is_rotten},
+    versions::Version,
     world::World,
 };
 
@@ -46,13 +47,18 @@ pub(super) enum Answer {
     Busy,
     NotFound,
     AlreadyThere,
-    Info { replica: Box<Replica>, is_open: bool },
+    Info {
+        replica: Box<Replica>,
+        is_open: bool,
+    },
     Removed,
     Told(Reply),
     Kept,
     Flushed,
     Pages(Pages),
     Refused,
+    /// A reply, as it is sent: it is of another version, or the replica is.
+    OtherVersion(Version, Vec<u8>),
 }
 
 /// What a replica says of itself.
@@ -77,6 +83,8 @@ pub(super) struct Target {
     pub(super) is_witness: bool,
     /// What an asynchronous member has.
     pub(super) areas: Option<Box<Areas>>,
+    /// Of its program, or of what lies there.
+    pub(super) version: Version,
     /// How often its machine was started anew.
     pub(super) boots: u64,
     pub(super) state: PoolState,
@@ -126,6 +134,7 @@ impl Target {
             roster: None,
             is_witness: false,
             areas: None,
+            version: Version::Here,
             boots: 0,
             state,
             durable: [[0; WORDS]; PAGES],
@@ -216,6 +225,10 @@ impl World {
 
     pub(super) fn handle(&mut self, index: usize, message: &Message) -> Option<Answer> {
         let number = self.connections[index].target;
+        self.misread_version(number);
+        if let Some(reply) = self.targets[number].refusal_of_version(message) {
+            return Some(Answer::OtherVersion(self.targets[number].version, reply));
+        }
         match message {
             Message::Open { takes_over, epoch } => return Some(self.open(index, *takes_over, *epoch)),
             Message::Create { index: replica, count, is_witness } => {
@@ -229,7 +242,7 @@ impl World {
                 return Some(Answer::Info { replica: Box::new(target.replica()), is_open: target.open_by.is_some() });
             }
             Message::Remove if target.is_there && target.open_by.is_none_or(|by| by == index) => {
-                (target.is_there, target.open_by) = (false, None);
+                (target.is_there, target.open_by, target.version) = (false, None, Version::Here);
                 return Some(Answer::Removed);
             }
             Message::Info | Message::Remove => return Some(Answer::Refused),
@@ -243,6 +256,9 @@ impl World {
             Message::Write { .. } if target.is_witness => None,
             Message::Write { page, words } => {
                 target.cache[*page] = *words;
+                if is_rotten(words) {
+                    self.count(Fault::RotCopied);
+                }
                 None
             }
             Message::Flush if target.is_poisoned => Some(Answer::Refused),

@@ -10,6 +10,27 @@ pub(super) type Page = [u64; WORDS];
 /// The values of all pages. Each write has a value of its own, higher than all before, in all words of its page.
 pub(super) type Pages = [Page; PAGES];
 
+/// Bits of a word from here on are no write's.
+const ROT_SHIFT: u32 = 48;
+
+/// What flips in a word when it rots for this time of a run: bits that no write has, so that what was written can be told all the same.
+pub(super) fn rot(number: u64) -> u64 {
+    (1 + number % 0xffff) << ROT_SHIFT
+}
+
+pub(super) fn is_rotten(page: &Page) -> bool {
+    page.iter().any(|word| word >> ROT_SHIFT != 0)
+}
+
+pub(super) fn sound_page(page: &Page) -> Page {
+    page.map(|word| word & ((1 << ROT_SHIFT) - 1))
+}
+
+/// What was written, whatever has rotted.
+pub(super) fn sound(pages: &Pages) -> Pages {
+    pages.map(|page| sound_page(&page))
+}
+
 /// One writer's opening of the pool, from its success on.
 #[derive(Debug)]
 struct Opening {
@@ -87,6 +108,7 @@ impl Truth {
     /// A writer has opened the pool by the epoch of this number, and found these values. Returns the opening's number here; `None` where
     /// another has opened the pool since, so that this one can change nothing: it was slow to learn of its success.
     pub(super) fn opened(&mut self, epoch: u64, found: &Pages) -> Option<usize> {
+        let found = &sound(found);
         if epoch <= self.openings.last().map_or(0, |last| last.epoch) {
             return None;
         }
@@ -104,6 +126,7 @@ impl Truth {
 
     /// A reader was shown these values.
     pub(super) fn read(&mut self, found: &Pages) {
+        let found = &sound(found);
         let newest = self.openings.last().expect("there is always one");
         if let Some(page) = newest.lost_in(found) {
             let (committed, issued, value) = (newest.committed[page], newest.issued[page].clone(), found[page]);
@@ -165,6 +188,7 @@ impl Truth {
 
     /// Whether a member is at a point, if it holds this.
     pub(super) fn is_at(&self, point: &ConsistencyPoint, pages: &Pages) -> bool {
+        let pages = &sound(pages);
         let is_same = |made: &ConsistencyPoint| ConsistencyPoint { number: point.number, ..made.clone() } == *point;
         self.points.iter().any(|point| is_same(&point.made) && point.may_hold(pages))
     }
@@ -177,7 +201,7 @@ impl Truth {
 
     /// What was written behind a point in its opening, and of this all that was acknowledged, is lost, on purpose: the pool goes on from there.
     pub(super) fn promoted(&mut self, pages: &Pages) {
-        let (recovered, committed) = (*pages, *pages);
+        let (recovered, committed) = (sound(pages), sound(pages));
         self.openings = vec![Opening { epoch: 0, recovered, issued: Default::default(), committed }];
     }
 

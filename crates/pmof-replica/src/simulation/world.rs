@@ -89,6 +89,8 @@ pub(super) struct World {
     pub(super) control: Option<Control>,
     /// Replicas that readers have read.
     pub(super) readers: u64,
+    /// How often a byte has rotted.
+    pub(super) rotten: u64,
     /// Nothing goes wrong any more.
     pub(super) is_faultless: bool,
     /// What happened, where it is asked for.
@@ -152,6 +154,7 @@ impl World {
             truth: Truth::new(),
             faults: BTreeMap::new(),
             control,
+            rotten: 0,
             is_faultless: false,
             readers: 0,
             trace: None,

@@ -1,0 +1,191 @@
+//! Targets whose program is another version, or whose file a program of another version has written: they answer what the messages and the
+//! headers that are shipped make of that.
+
+use pmof_control::{
+    CONTROL_VERSION, ControlError, HEADER_BYTES, Header, HeaderError, OpenFor, PoolFormat, PoolName, PoolRefusal,
+    Reply, Request, ServiceCode, USER_FLAGS_BYTES,
+};
+use pmof_mem::Durability;
+use pmof_target::StoreError;
+
+use super::{
+    areas::SIZE_BYTES,
+    faults::Fault,
+    plan::Control,
+    random::Random,
+    target::{Message, Target},
+    world::World,
+};
+use crate::{ReplicaError, target::read_reply};
+
+/// What is another version.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Version {
+    Here,
+    /// The target's program speaks other control messages.
+    Messages(u16),
+    /// The replica's file has this major version.
+    Format(u16),
+    /// The replica's file needs features that are not known.
+    Features(u64),
+}
+
+/// Number of the request that is encoded.
+const REQUEST_ID: u32 = 1;
+
+const MAJOR_AT: usize = 8;
+const FEATURES_AT: usize = 16;
+const DATA_OFFSET_AT: usize = 72;
+
+impl Version {
+    fn other(random: &mut Random) -> Self {
+        match random.below(6) {
+            0 => Self::Messages(CONTROL_VERSION + 1),
+            1 => Self::Messages(CONTROL_VERSION - 1),
+            2 => Self::Format(2),
+            3 => Self::Features(1 << random.below(64)),
+            _ => Self::Format(4 + random.below(3) as u16),
+        }
+    }
+
+    /// Of the file, which goes with it.
+    fn is_of_file(self) -> bool {
+        matches!(self, Self::Format(_) | Self::Features(_))
+    }
+}
+
+/// A message with another version, and its checksum.
+fn of_version(mut message: Vec<u8>, version: u16) -> Vec<u8> {
+    message[..2].copy_from_slice(&version.to_le_bytes());
+    let framed = message.len() - 4;
+    let checksum = crc32c::crc32c(&message[..framed]);
+    message[framed..].copy_from_slice(&checksum.to_le_bytes());
+    message
+}
+
+impl Target {
+    fn header(&self) -> [u8; HEADER_BYTES] {
+        let header = Header {
+            format: PoolFormat::Three,
+            compatible_features: 0,
+            pool_uuid: uuid::Uuid::from_u128(1),
+            replica_uuid: self.replica_uuid,
+            size_bytes: SIZE_BYTES,
+            created_at_unix_s: 0,
+            replica_count: self.index + 1,
+            replica_index: self.index,
+            user_flags: [0; USER_FLAGS_BYTES],
+        };
+        let mut bytes = header.encode();
+        match self.version {
+            Version::Format(major) => {
+                bytes[MAJOR_AT..MAJOR_AT + 2].copy_from_slice(&major.to_le_bytes());
+                if major == 2 {
+                    bytes[DATA_OFFSET_AT..DATA_OFFSET_AT + 8].copy_from_slice(&8192_u64.to_le_bytes());
+                }
+            }
+            Version::Features(features) => bytes[FEATURES_AT..FEATURES_AT + 8].copy_from_slice(&features.to_le_bytes()),
+            Version::Here | Version::Messages(_) => {}
+        }
+        let at = bytes.len() - 4;
+        let checksum = crc32c::crc32c(&bytes[..at]);
+        bytes[at..].copy_from_slice(&checksum.to_le_bytes());
+        bytes
+    }
+
+    /// As `PoolStore::open_pool`.
+    fn check_format(&self, name: &PoolName) -> Result<(), StoreError> {
+        let header = Header::decode(&self.header());
+        let header = header.map_err(|source| StoreError::Header { name: name.clone(), source })?;
+        match header.format {
+            PoolFormat::Three => Ok(()),
+            format => Err(StoreError::OldFormat { name: name.clone(), found: format.major() }),
+        }
+    }
+
+    /// What it answers to an opening, if it does not open: the reply's bytes, as `Session::handle` of targets makes them.
+    pub(super) fn refusal_of_version(&self, message: &Message) -> Option<Vec<u8>> {
+        let is_concerned = match message {
+            Message::Open { .. } | Message::Info => self.version != Version::Here,
+            Message::Create { .. } | Message::Remove => matches!(self.version, Version::Messages(_)),
+            _ => false,
+        };
+        if !is_concerned || !(self.is_there || matches!(self.version, Version::Messages(_))) {
+            return None;
+        }
+        let name: PoolName = "p".parse().ok()?;
+        let open = Request::Open { name: name.clone(), access: OpenFor::Write, require: Durability::ProcessCrash };
+        let (code, text, version) = if let Version::Messages(version) = self.version {
+            // To the target its own version is right, and this one is another.
+            let request = of_version(open.encode(REQUEST_ID).ok()?, version);
+            let error = Request::decode(&request).err()?;
+            (ServiceCode::BadMessage as u16, error.to_string(), version)
+        } else {
+            let error = self.check_format(&name).err()?;
+            (error.code(), pmof_mem::causes(&error).to_string(), CONTROL_VERSION)
+        };
+        let reply = Reply::Refused { code, text }.encode(REQUEST_ID).ok()?;
+        Some(of_version(reply, version))
+    }
+}
+
+/// What a writer makes of such an answer: whether it goes on without the member, as `Opening::leave_out` does.
+pub(super) fn is_left_out(world: &mut World, version: Version, reply: &[u8]) -> bool {
+    let Err(error) = read_reply(reply) else {
+        world.truth.violate(|| format!("a target of {version:?} serves"));
+        return true;
+    };
+    let is_told = match (&error, version) {
+        (ReplicaError::Control(ControlError::UnsupportedVersion { found, .. }), Version::Messages(version)) => {
+            *found == version
+        }
+        (ReplicaError::Refused { refusal: PoolRefusal::OldFormat, .. }, Version::Format(2)) => true,
+        (ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool, text }, Version::Format(major)) => {
+            text.contains(&HeaderError::NewerVersion { found: major, found_minor: 0 }.to_string())
+        }
+        (ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool, text }, Version::Features(flags)) => {
+            text.contains(&HeaderError::UnknownFeature { flags }.to_string())
+        }
+        _ => false,
+    };
+    if !is_told {
+        world.truth.violate(|| format!("of {version:?} the writer is told {error}"));
+    }
+    let is_left_out = error.may_be_lost();
+    world.count(if is_left_out { Fault::VersionLeftOut } else { Fault::VersionRefusedPool });
+    is_left_out
+}
+
+impl World {
+    /// What lies there is taken for what it is not.
+    pub(super) fn misread_version(&mut self, number: usize) {
+        let target = &mut self.targets[number];
+        if self.control == Some(Control::VersionNotChecked) && target.version.is_of_file() {
+            // The data begins elsewhere.
+            target.durable.rotate_left(1);
+            target.cache.rotate_left(1);
+            target.version = Version::Here;
+        }
+    }
+
+    /// A target is stopped, and started again with another version of its program or of its file.
+    pub(super) fn change_version(&mut self, number: usize) {
+        let version = Version::other(&mut self.random);
+        if self.targets[number].is_there || !version.is_of_file() {
+            self.stop(number, false);
+            self.note(|| format!("t{number} is started again with another version: {version:?}"));
+            (self.targets[number].is_up, self.targets[number].version) = (true, version);
+            self.count(Fault::VersionChanged);
+        }
+    }
+
+    /// The other way round.
+    pub(super) fn put_version_back(&mut self, number: usize) {
+        if self.targets[number].version != Version::Here {
+            self.stop(number, false);
+            self.note(|| format!("t{number} is started again with this version"));
+            (self.targets[number].is_up, self.targets[number].version) = (true, Version::Here);
+            self.count(Fault::VersionPutBack);
+        }
+    }
+}
