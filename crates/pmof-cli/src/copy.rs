@@ -16,11 +16,13 @@ use self::{checksums::Checksums, progress::Progress};
 
 mod checksums;
 mod download;
-mod error;
+pub(crate) mod error;
 pub(crate) mod mark;
 pub(crate) mod progress;
 mod source;
 mod upload;
+
+pub(crate) use download::check_destination;
 
 /// Bytes of a window, which is read, sent, checked and written as a unit: one read of a pool. A copy of any size holds only
 /// a few windows in memory.
@@ -34,7 +36,8 @@ const WINDOWS_WAITING: usize = 2;
 /// One of SRC and DST is a pool (`tcp://HOST:PORT/POOL`, `verbs://HOST:PORT/POOL[?source=IP]`,
 /// `shm:///PATH/OF/SOCKET?pool=POOL` or `file:///DIRECTORY/POOL`), the other a file. A copy that fails leaves
 /// nothing behind, and one that is killed leaves no partial pool or file: the pool gets its name, and the file its path,
-/// only when the copy is complete and verified (a killed download leaves `.pmof-cp.*.part` beside DST).
+/// only when the copy is complete and verified (a killed download leaves `.pmof-cp.*.part` beside DST). A pool that somebody writes meanwhile is copied with a
+/// warning: `pmof pool export` has one moment of it. The exit status is 3 where the copy does not read back as it was written, or replicas of a closed pool differ.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an independent option")]
 pub(crate) struct CpArgs {
@@ -100,6 +103,8 @@ struct Report {
     receipt: Option<ReceiptReport>,
     /// Set if the pool was read from fewer replicas than it has.
     degraded: Option<Degraded>,
+    /// Who may have written the pool while it was read: the copy is no moment of it then.
+    written: Option<String>,
 }
 
 /// The pool was read from fewer replicas than it has.
@@ -142,6 +147,7 @@ struct Copied {
     moved_bytes: u64,
     receipt: Option<Receipt>,
     degraded: Option<Degraded>,
+    written: Option<String>,
 }
 
 pub(crate) fn run(args: &CpArgs) -> anyhow::Result<()> {
@@ -173,6 +179,11 @@ pub(crate) fn run(args: &CpArgs) -> anyhow::Result<()> {
         }
     };
     let copied = copied.with_context(|| format!("cannot copy {} to {}", args.source, args.destination))?;
+    if let Some(written) = &copied.written {
+        eprintln!(
+            "pmof cp: warning: {written}: the copy is no moment of the pool, and may be of no use; `pmof pool export` and --at-point have one"
+        );
+    }
     let seconds = start.elapsed().as_secs_f64();
     let mib_per_s = copied.moved_bytes as f64 / f64::from(1 << 20) / seconds;
     if args.json {
@@ -188,6 +199,7 @@ pub(crate) fn run(args: &CpArgs) -> anyhow::Result<()> {
             durability: copied.receipt.as_ref().map(|receipt| receipt.durability.to_string()),
             receipt: copied.receipt.as_ref().map(Into::into),
             degraded: copied.degraded,
+            written: copied.written,
         });
     }
     let verified = if args.no_verify { "not verified" } else { "verified" };

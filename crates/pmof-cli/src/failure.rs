@@ -4,6 +4,28 @@ use std::process::ExitCode;
 
 use pmof_console::failure::Failure;
 
+use crate::copy::error::CopyError;
+
+/// The exit status of a command that compared, and found a difference or damage. All else that keeps a command from what was asked is 1.
+pub(crate) const DIFFERS: u8 = 3;
+
+/// What was compared differs, or what was looked at is not sound.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(crate) struct Differs(String);
+
+impl Differs {
+    /// With what is to be told.
+    pub(crate) fn error(text: String) -> anyhow::Error {
+        Self(text).into()
+    }
+}
+
+/// Whether a command failed because it found a difference.
+pub(crate) fn is_difference(error: &anyhow::Error) -> bool {
+    error.is::<Differs>() || error.downcast_ref::<CopyError>().is_some_and(CopyError::is_difference)
+}
+
 /// Says why something failed.
 pub(crate) fn tell(name: &str, error: &anyhow::Error, exit_code: u8) {
     if wants_json() {

@@ -10,12 +10,14 @@ use clap::{Parser, Subcommand};
 use pmof_bench::{bench, chaos, soak};
 use pmof_console::interrupt::clean_up_on_signals;
 
+mod backup;
 mod copy;
 mod demo;
 mod doctor;
 mod failure;
 mod new_file;
 mod pool;
+mod quiet;
 mod rpmemd;
 mod serve;
 mod shell;
@@ -59,7 +61,11 @@ enum Command {
 impl Command {
     /// Whether it makes directories, files and targets for its own use.
     fn makes_files(&self) -> bool {
-        matches!(self, Self::Demo(_) | Self::Cp(_) | Self::Bench(_) | Self::Soak(_) | Self::Chaos(_))
+        match self {
+            Self::Demo(_) | Self::Cp(_) | Self::Bench(_) | Self::Soak(_) | Self::Chaos(_) => true,
+            Self::Pool(args) => args.makes_files(),
+            _ => false,
+        }
     }
 }
 
@@ -109,6 +115,7 @@ fn end(name: &str, done: anyhow::Result<()>, code: u8) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
+            let code = if failure::is_difference(&error) { failure::DIFFERS } else { code };
             if let Some(wrong_use) = error.downcast_ref::<clap::Error>() {
                 return failure::called_wrongly(wrong_use);
             }

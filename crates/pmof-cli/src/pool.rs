@@ -1,10 +1,10 @@
 //! `pmof pool`.
 
-use std::fmt::Write;
+use std::{collections::BTreeSet, fmt::Write};
 
 use anyhow::{Context, bail};
 use clap::Subcommand;
-use pmof::{Durability, PoolInfo, PoolUrl};
+use pmof::{Durability, MemberState, PoolInfo, PoolOptions, PoolUrl, causes};
 use pmof_console::{
     output::{self, LevelReport, with_mend},
     reach::ConnectArgs,
@@ -12,7 +12,11 @@ use pmof_console::{
 };
 use serde::Serialize;
 
-use crate::copy::mark;
+use crate::{
+    backup::{export, export::ExportArgs, import, import::ImportArgs},
+    copy::mark,
+    failure::Differs,
+};
 use change::{AddArgs, ClearArgs, RemoveArgs as RemoveMemberArgs, ReplaceArgs};
 use check::CheckArgs;
 use contents::{DumpArgs, FeatureArgs};
@@ -38,6 +42,7 @@ mod points;
 mod promote;
 mod release;
 mod remove;
+mod replicas;
 mod scrub;
 mod sets;
 mod status;
@@ -54,9 +59,16 @@ pub(crate) struct PoolArgs {
     command: PoolCommand,
 }
 
+impl PoolArgs {
+    /// Whether the command makes files for its own use, or pools that have no name yet.
+    pub(crate) fn makes_files(&self) -> bool {
+        matches!(self.command, PoolCommand::Export(_) | PoolCommand::Import(_))
+    }
+}
+
 #[derive(Debug, Subcommand)]
 enum PoolCommand {
-    /// Describe pools; for pool sets, ask the hosts of their replicas
+    /// Describe pools; for pool sets, ask the hosts of their replicas; of several replicas of a pool, say which were left behind
     Info(InfoArgs),
     Status(StatusArgs),
     Add(AddArgs),
@@ -66,6 +78,8 @@ enum PoolCommand {
     Promote(PromoteArgs),
     Points(PointsArgs),
     Rollback(RollbackArgs),
+    Export(ExportArgs),
+    Import(ImportArgs),
     /// Remove pools with all their bytes
     Rm(RemoveArgs),
     Ls(ListArgs),
@@ -102,6 +116,8 @@ pub(crate) fn run(args: &PoolArgs) -> anyhow::Result<()> {
         PoolCommand::Promote(args) => promote::run(args, connect),
         PoolCommand::Points(args) => points::list(args, connect),
         PoolCommand::Rollback(args) => points::roll_back(args, connect),
+        PoolCommand::Export(args) => export::run(args, connect),
+        PoolCommand::Import(args) => import::run(args, connect),
         PoolCommand::Rm(args) => remove::run(args, connect),
         PoolCommand::Ls(args) => list::run(args, connect),
         PoolCommand::Release(args) => release::run(args, connect),
@@ -120,6 +136,15 @@ struct InfoReport {
     pools: Vec<PoolReport>,
     /// Pools in files of this machine.
     sets: Vec<SetReport>,
+    /// Of several replicas of one pool those that are not used with the others.
+    apart: Vec<ApartReport>,
+}
+
+/// A replica that was left behind, or is no member of the pool any more.
+#[derive(Debug, Serialize)]
+struct ApartReport {
+    url: String,
+    why: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -167,15 +192,44 @@ fn info(args: &InfoArgs, connect: ConnectArgs) -> anyhow::Result<()> {
         }
     }
     let problem = sets.iter().find_map(SetReport::problem);
+    let is_unsound = sets.iter().any(SetReport::is_unsound);
+    let apart = apart(&pools, connect)?;
+    let left_behind = apart.iter().map(|apart| format!("{} is not used with the others: {}", apart.url, apart.why));
+    let left_behind: Vec<_> = left_behind.collect();
     if args.json {
-        output::print_json(&InfoReport { pools, sets })?;
+        output::print_json(&InfoReport { pools, sets, apart })?;
     } else {
         output::print(&texts.join("\n"))?;
     }
     match problem {
+        Some(problem) if is_unsound => Err(Differs::error(problem)),
         Some(problem) => bail!("{problem}"),
+        None if !left_behind.is_empty() => Err(Differs::error(left_behind.join("; "))),
         None => Ok(()),
     }
+}
+
+/// Of several replicas of one pool those that are not used with the others, by what all of its members say.
+fn apart(pools: &[PoolReport], connect: ConnectArgs) -> anyhow::Result<Vec<ApartReport>> {
+    let mut apart = Vec::new();
+    let mut seen = BTreeSet::new();
+    for first in pools.iter().filter(|pool| seen.insert(&pool.pool_uuid)) {
+        let named = pools.iter().filter(|pool| pool.pool_uuid == first.pool_uuid).map(|pool| pool.url.clone());
+        let named: Vec<_> = named.collect();
+        if named.len() < 2 {
+            continue;
+        }
+        let options = named.iter().cloned().fold(connect.pools(), PoolOptions::replica);
+        let found =
+            options.members().map_err(with_mend).context("cannot tell which of the replicas was left behind")?;
+        for member in found.members {
+            let url = member.replica.map(|replica| replica.to_string()).filter(|url| named.contains(url));
+            if let (Some(url), MemberState::Behind(why) | MemberState::Foreign(why)) = (url, member.state) {
+                apart.push(ApartReport { url, why: causes(&*why).to_string() });
+            }
+        }
+    }
+    Ok(apart)
 }
 
 impl PoolReport {

@@ -17,10 +17,13 @@ const EXIT_STATUS: &str = r#".SH "EXIT STATUS"
 All was done as asked.
 .TP
 .B 1
-Something failed, or was found to be wrong. Standard error has one line that says what, why, and what to do; with \fB\-\-json\fR one JSON object with "error" and in it "message", "causes" and "exit_code".
+Something failed, or could not be looked at. Standard error has one line that says what, why, and what to do; with \fB\-\-json\fR one JSON object with "error" and in it "message", "causes" and "exit_code".
 .TP
 .B 2
 The command was called wrongly.
+.TP
+.B 3
+What was compared differs, or is not sound: by \fBcp\fR, \fBpool check\fR, \fBpool scrub\fR, \fBpool info\fR and \fBpool import\fR. Standard error has the same line.
 .TP
 .B 128 and more
 It was ended by the signal of that number less 128.

@@ -356,6 +356,16 @@ pub enum PoolError {
         /// The asynchronous members that were asked, and why each does not give it.
         replicas: Vec<(Arc<ReplicaPlace>, Arc<ReplicaError>)>,
     },
+    /// No asynchronous member keeps any point.
+    #[error(
+        "no asynchronous member of the pool keeps a consistency point{}; `pmof pool add --async --keep-points N` makes one that keeps those that the program \
+         names with `Pool::consistency_point`",
+        replicas.iter().fold(String::new(), |text, (replica, why)| text + &format!("; {replica:#}: {}", causes(why)))
+    )]
+    NoPoints {
+        /// The asynchronous members that could not be asked, and why.
+        replicas: Vec<(Arc<ReplicaPlace>, Arc<ReplicaError>)>,
+    },
     /// No replica was named.
     #[error("a pool needs at least one replica: name one, such as tcp://127.0.0.1:7204/orders")]
     NoReplicas,

@@ -12,7 +12,7 @@ use std::{
 
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
 use pmof_access::{Durability, Medium};
-use pmof_control::{OpenFor, USER_FLAGS_BYTES};
+use pmof_control::{ConsistencyPoint, OpenFor, USER_FLAGS_BYTES};
 use pmof_pool::{Attributes, LocalSet};
 use smallvec::SmallVec;
 use uuid::Uuid;
@@ -126,6 +126,8 @@ struct Facts {
     was_closed: bool,
     /// The replica that is read first.
     first_read: usize,
+    /// The consistency point that it is at, where it was opened at one.
+    point: Option<ConsistencyPoint>,
 }
 
 /// What a pool that is open for reading does before each read.
@@ -374,6 +376,11 @@ impl Pool {
         self.0.facts.was_closed
     }
 
+    /// The consistency point that it was [opened at](PoolOptions::open_at_point), if it was.
+    pub fn point(&self) -> Option<&ConsistencyPoint> {
+        self.0.facts.point.as_ref()
+    }
+
     /// What the headers say, of a pool set's; `None` where there are none.
     pub fn attributes(&self) -> Option<Attributes> {
         *self.0.attributes.lock()
@@ -466,16 +473,15 @@ impl Pool {
         self.0.hold()?.read(offset, into)
     }
 
-    /// Reads from one replica, the `index`-th of the options, and from no other.
+    /// Reads from one replica, the `index`-th of [`replicas`](Self::replicas), and from no other.
     ///
     /// # Errors
     /// [`PoolError::NoSuchReplica`], [`PoolError::OutOfBounds`], [`PoolError::Replica`].
     pub fn read_replica(&self, index: usize, offset: u64, into: &mut [u8]) -> Result<(), PoolError> {
         self.0.facts.check(offset, into.len() as u64)?;
         let open = self.0.hold()?;
-        let replica_count = open.members.len();
-        let Some(member) = open.members.get(index) else {
-            return Err(PoolError::NoSuchReplica { index, replica_count });
+        let Some(member) = open.places().nth(index) else {
+            return Err(PoolError::NoSuchReplica { index, replica_count: open.places().count() });
         };
         member.read(offset, into).map_err(|source| replica_error(&**member, source))
     }

@@ -4,10 +4,16 @@ use super::*;
 
 const README: &str = include_str!("../../../README.md");
 const POOL_SETS: &str = include_str!("../../../docs/pool-sets.md");
+const BACKUP: &str = include_str!("../../../docs/backup.md");
 
 /// The sections, with this page in README's place.
 fn sections_with(readme: &str) -> Result<Vec<Section>> {
-    sections(|page| Ok(if page == "README.md" { readme } else { POOL_SETS }.to_owned()))
+    let text = |page: &str| match page {
+        "README.md" => readme,
+        "docs/backup.md" => BACKUP,
+        _ => POOL_SETS,
+    };
+    sections(|page| Ok(text(page).to_owned()))
 }
 
 fn plain(text: &str) -> (PageCommand, Option<&'static str>) {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::Context;
-use pmof::{Pool, PoolOptions, mem::MemError};
+use pmof::{Pool, PoolOptions, causes, mem::MemError};
 use pmof_console::output::with_mend;
 use pmof_pool::{NATIVE_MAGIC, part_header};
 
@@ -18,7 +18,10 @@ use super::{
     Copied, CpArgs, Degraded, WINDOW_BYTES, WINDOWS_WAITING, checksums::Checksums, error::CopyError, mark,
     progress::Progress, replicas_in_use, verify,
 };
-use crate::new_file::{NewFile, directory_of, sync_name};
+use crate::{
+    new_file::{NewFile, directory_of, sync_name},
+    quiet::Quiet,
+};
 
 /// Zeroes are left out of the file by the block of this size: the smallest hole of the usual file systems.
 const BLOCK_BYTES: usize = 4096;
@@ -32,6 +35,8 @@ pub(super) fn download(options: &PoolOptions, destination: &Path, args: &CpArgs)
         Some(point) => options.open_at_point(point),
     };
     let pool = pool.map_err(with_mend)?;
+    // At a point nobody writes it.
+    let quiet = args.at_point.is_none().then(|| Quiet::begin(options)).transpose().map_err(with_mend)?;
     let degraded = Degraded::of(&pool, args.min_replicas.is_some());
     if let Some(degraded) = &degraded {
         eprintln!("pmof cp: {degraded}");
@@ -54,13 +59,21 @@ pub(super) fn download(options: &PoolOptions, destination: &Path, args: &CpArgs)
         target.verify(&checksums, &progress)?;
         verify(&pool, &replicas, &checksums, &progress)?;
     }
+    let written = match quiet.map(|quiet| quiet.end()) {
+        None | Some(Ok(Ok(()))) => None,
+        Some(Ok(Err(written))) => Some(written.to_string()),
+        Some(Err(unknown)) => {
+            Some(format!("whether the pool was written meanwhile is not known: {}", causes(&unknown)))
+        }
+    };
     // All bytes have arrived: the outcome of the close does not matter.
     let _ = pool.close();
     target.publish(args.force)?;
-    Ok(Copied { len_bytes, moved_bytes: len_bytes, receipt: None, degraded })
+    Ok(Copied { len_bytes, moved_bytes: len_bytes, receipt: None, degraded, written })
 }
 
-fn check_destination(path: &Path, force: bool) -> Result<(), CopyError> {
+/// Whether a new file may take this path.
+pub(crate) fn check_destination(path: &Path, force: bool) -> Result<(), CopyError> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(CopyError::io("stat", path, error)),

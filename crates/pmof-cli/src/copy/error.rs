@@ -56,6 +56,11 @@ pub(crate) enum CopyError {
 }
 
 impl CopyError {
+    /// Whether a comparison was made and found a difference: while a pool is written, replicas may differ, and that says nothing.
+    pub(crate) fn is_difference(&self) -> bool {
+        matches!(self, Self::Differs { was_closed: true, .. } | Self::FileDiffers { .. })
+    }
+
     pub(crate) fn io(call: &'static str, path: impl Into<PathBuf>, source: impl Into<io::Error>) -> Self {
         Self::Io { call, path: path.into(), source: source.into() }
     }

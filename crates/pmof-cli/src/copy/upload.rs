@@ -36,7 +36,7 @@ pub(super) fn upload(file: &Path, options: &PoolOptions, args: &CpArgs) -> anyho
         verify(&pool, &replicas, &sent.checksums, &progress)?;
     }
     pool.close().map_err(with_mend)?;
-    Ok(Copied { len_bytes, moved_bytes: sent.bytes, receipt: Some(sent.receipt), degraded: None })
+    Ok(Copied { len_bytes, moved_bytes: sent.bytes, receipt: Some(sent.receipt), degraded: None, written: None })
 }
 
 struct Sent {

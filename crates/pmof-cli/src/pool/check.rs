@@ -6,24 +6,32 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use clap::Args;
+use clap::{Args, error::ErrorKind};
 use pmof_console::{
     output::{self, say},
     reach::ConnectArgs,
+    words::parsed,
 };
 use pmof_pool::{
     BlockTable, CheckReport, EMPTY, Mismatch, PoolKind, PoolSet, ReplicaSpec, ReplicaState, part_header, set_at,
 };
 use serde::Serialize;
 
-use super::sets::{Bar, replica_text};
+use super::{
+    place::PoolPlace,
+    replicas,
+    sets::{Bar, replica_text},
+};
+use crate::failure::Differs;
 
 /// Read every replica in full and compare them
+///
+/// Of a pool at URLs, which has to be closed, the members in sync are read and nothing is changed: `pmof pool scrub` repairs. The exit status is 3 where one is not sound or differs, and 1 where one could not be read and the rest is sound.
 #[derive(Debug, Args)]
 pub(crate) struct CheckArgs {
-    /// Pool set file, or a pool's only part
-    #[arg(value_name = "PATH")]
-    path: PathBuf,
+    /// Pool set file, or a pool's only part; or replicas of a pool: `tcp://HOST:PORT/POOL` and the like, of which those that are not named are found
+    #[arg(value_name = "URL|PATH", required = true, value_parser = parsed::<PoolPlace>)]
+    places: Vec<PoolPlace>,
     /// Print one JSON object, and show no progress
     #[arg(long)]
     json: bool,
@@ -87,14 +95,14 @@ struct MismatchJson {
 }
 
 /// A file or device that is neither a set nor a pool, but a block table.
-fn check_block_table(args: &CheckArgs) -> anyhow::Result<bool> {
-    let is_named = PoolSet::is_set_file(&args.path).unwrap_or(true) || part_header(&args.path).is_ok();
-    let Some(BlockTable { defect }) = (if is_named { None } else { BlockTable::at(&args.path)? }) else {
+fn check_block_table(path: &Path, is_json: bool) -> anyhow::Result<bool> {
+    let is_named = PoolSet::is_set_file(path).unwrap_or(true) || part_header(path).is_ok();
+    let Some(BlockTable { defect }) = (if is_named { None } else { BlockTable::at(path)? }) else {
         return Ok(false);
     };
-    if args.json {
+    if is_json {
         let (replicas, majority, sync_refusal) = (Vec::new(), None, defect.map(str::to_owned));
-        let (set, is_sound, apart) = (args.path.clone(), defect.is_none(), None);
+        let (set, is_sound, apart) = (path.to_owned(), defect.is_none(), None);
         let (compared_with, compared_bytes) = (None, 0);
         let kind = Some("btt");
         output::print_json(&CheckJson {
@@ -110,26 +118,44 @@ fn check_block_table(args: &CheckArgs) -> anyhow::Result<bool> {
         })?;
     }
     match defect {
-        Some(defect) => bail!("{}, a block table (BTT), is not sound: {defect}", args.path.display()),
-        None if args.json => {}
-        None => say!("{}: a block table (BTT) that is sound by itself", args.path.display()),
+        Some(defect) => {
+            let text = format!("{}, a block table (BTT), is not sound: {defect}", path.display());
+            return Err(Differs::error(text));
+        }
+        None if is_json => {}
+        None => say!("{}: a block table (BTT) that is sound by itself", path.display()),
     }
     Ok(true)
 }
 
-pub(crate) fn run(args: &CheckArgs, connect: ConnectArgs) -> anyhow::Result<()> {
-    if check_block_table(args)? {
+pub(crate) fn run<'a>(args: &'a CheckArgs, connect: ConnectArgs) -> anyhow::Result<()> {
+    let url = |place: &'a PoolPlace| match place {
+        PoolPlace::Url(url) => Some(url),
+        PoolPlace::Path(_) => None,
+    };
+    match (&args.places[..], args.places.iter().map(url).collect::<Option<Vec<_>>>()) {
+        ([PoolPlace::Path(path)], _) => check_set(path, args.json, connect),
+        (_, Some(urls)) => replicas::check(&urls, args.json, connect),
+        _ => {
+            let text = "name one pool set file, or replicas of one pool by their URLs\n";
+            Err(clap::Error::raw(ErrorKind::ArgumentConflict, text).into())
+        }
+    }
+}
+
+fn check_set(path: &Path, is_json: bool, connect: ConnectArgs) -> anyhow::Result<()> {
+    if check_block_table(path, is_json)? {
         return Ok(());
     }
-    let set = set_at(&args.path)?;
-    let mut bar = Bar::new("comparing", !args.json);
+    let set = set_at(path)?;
+    let mut bar = Bar::new("comparing", !is_json);
     let report = connect.set(set.clone()).check(&mut |step| bar.step(step));
     drop(bar);
-    let report = report.with_context(|| format!("cannot check {}", args.path.display()))?;
-    if args.json {
-        output::print_json(&check_json(&args.path, &set, &report))?;
+    let report = report.with_context(|| format!("cannot check {}", path.display()))?;
+    if is_json {
+        output::print_json(&check_json(path, &set, &report))?;
     } else {
-        output::print(&check_text(&args.path, &set, &report))?;
+        output::print(&check_text(path, &set, &report))?;
     }
     if report.is_sound() {
         return Ok(());
@@ -156,11 +182,13 @@ pub(crate) fn run(args: &CheckArgs, connect: ConnectArgs) -> anyhow::Result<()> 
     };
     let unchecked: Vec<_> = report.unchecked().map(|(index, _)| named(&set, index)).collect();
     match (&unchecked[..], report.is_sound_so_far()) {
-        ([], _) => bail!("{} is not sound; {advice}", args.path.display()),
-        (_, true) => bail!("{}: not checked: {}; the rest is sound", args.path.display(), unchecked.join(", ")),
-        (_, false) => {
-            bail!("{}: not checked: {}; the rest is not sound; {advice}", args.path.display(), unchecked.join(", "))
-        }
+        ([], _) => Err(Differs::error(format!("{} is not sound; {advice}", path.display()))),
+        (_, true) => bail!("{}: not checked: {}; the rest is sound", path.display(), unchecked.join(", ")),
+        (_, false) => Err(Differs::error(format!(
+            "{}: not checked: {}; the rest is not sound; {advice}",
+            path.display(),
+            unchecked.join(", ")
+        ))),
     }
 }
 

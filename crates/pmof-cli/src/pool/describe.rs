@@ -207,6 +207,16 @@ impl PartReport {
 }
 
 impl SetReport {
+    /// Whether more is wrong than that a replica was not reached.
+    pub(crate) fn is_unsound(&self) -> bool {
+        let is_unsound = |replica: &ReplicaReport| {
+            let is_there = replica.remote.as_ref().is_some_and(|remote| remote.state == "unsound");
+            let has_parts = replica.parts.iter().any(|part| part.problem.is_some());
+            is_there || has_parts || replica.problem().is_some() || !replica.misfits.is_empty()
+        };
+        self.problem.is_some() || self.replicas.iter().any(is_unsound)
+    }
+
     /// What is wrong with the first part that lacks the sound header it should have, and with each remote replica.
     pub(crate) fn problem(&self) -> Option<String> {
         let mut parts = self.replicas.iter().flat_map(|replica| &replica.parts);

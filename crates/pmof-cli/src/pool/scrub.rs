@@ -11,7 +11,7 @@ use pmof_console::{
 };
 use serde::Serialize;
 
-use crate::copy::progress::Progress;
+use crate::{copy::progress::Progress, failure::Differs};
 
 /// How often it is looked whether all have caught up.
 const LOOK: Duration = Duration::from_millis(20);
@@ -19,7 +19,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// Compare all replicas of a pool, and repair pages that differ from most of them
 ///
 /// The pool is open for writing during the scrub; replicas that are behind and can be reached catch up first. A page that has no content in common on
-/// more than half of the replicas is not changed, and the exit status is 1. So it is if a replica cannot be compared.
+/// more than half of the replicas is not changed, and the exit status is 3. It is 1 if a replica cannot be compared.
 #[derive(Debug, clap::Args)]
 pub(super) struct ScrubArgs {
     /// All replicas of the pool: `tcp://HOST:PORT/POOL` and the like
@@ -83,10 +83,10 @@ pub(super) fn run(args: &ScrubArgs, connect: ConnectArgs) -> anyhow::Result<()> 
         tell(&report, made);
     }
     if !report.undecided.is_empty() {
-        bail!(
+        return Err(Differs::error(format!(
             "pages differ: {}; no content is on more than half of the replicas: find out which is right, and write it to the pool",
             report.undecided.len()
-        );
+        )));
     }
     if report.replica_count < made {
         let names = if left_out.is_empty() { "name the others too".to_owned() } else { left_out.join(", ") };

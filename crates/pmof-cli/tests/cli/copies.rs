@@ -150,7 +150,7 @@ fn replicas_are_all_written_verified_and_compared() {
     let damaged = File::options().write(true).open(b.file("copy")).unwrap();
     damaged.write_all_at(&[bytes[8_500_000] ^ 1], pmof_control::DATA_OFFSET + 8_500_000).unwrap();
     let torn = place.path().join("torn");
-    pmof(["cp", &first, text(&torn), "--replica", &second]).failed(&["differs", "8388608"]);
+    pmof(["cp", &first, text(&torn), "--replica", &second]).differs(&["differs", "8388608"]);
     assert!(!torn.exists());
     pmof(["cp", &first, text(&torn), "--replica", &second, "--no-verify"]).done();
     assert!(fs::read(&torn).unwrap() == bytes, "read from the first alone");
@@ -230,4 +230,21 @@ fn an_existing_file_is_replaced_on_demand_only() {
     let nowhere = place.path().join("missing/back");
     pmof(["cp", &url, text(&nowhere)]).failed(&["missing", "No such file"]);
     assert_eq!(files(place.path()), ["directory", "link", "old", "part", "set", "source"]);
+}
+
+/// Readers keep no writer away: whoever copies is told.
+#[test]
+fn a_copy_of_a_pool_that_is_being_written_says_so() {
+    let (target, place) = (Target::start(), directory());
+    let url = target.url("orders");
+    let pool = Pool::options().require(Durability::ProcessCrash).replica(&url).create(1 << 20).unwrap();
+    let copy = place.path().join("copy");
+    let said = pmof(["cp", &url, text(&copy), "--json"]);
+    let words = ["warning: ", "has the pool open for writing", "no moment of the pool", "pmof pool export"];
+    assert!(said.code == Some(0) && words.iter().all(|word| said.errors.contains(word)), "{said:?}");
+    let report: serde_json::Value = serde_json::from_str(&said.output).unwrap();
+    assert!(report["written"].as_str().unwrap().contains("has the pool open for writing"), "{report}");
+    pool.close().unwrap();
+    let report = pmof(["cp", &url, text(&copy), "--json", "--force"]).json();
+    assert!(report["written"].is_null(), "{report}");
 }

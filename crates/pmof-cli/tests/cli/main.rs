@@ -2,6 +2,7 @@
 
 mod asked;
 mod asynchronous;
+mod backups;
 mod changed;
 mod copies;
 mod fabric;

@@ -147,6 +147,13 @@ impl Said {
         assert_eq!((self.errors.lines().count(), self.output.as_str()), (1, ""), "{self:?}");
     }
 
+    /// It compared, and said in one line what differs, with these words.
+    #[track_caller]
+    pub(crate) fn differs(&self, words: &[&str]) {
+        self.ended_with(3, words);
+        assert_eq!(self.errors.lines().count(), 1, "{self:?}");
+    }
+
     /// It was called wrongly.
     #[track_caller]
     pub(crate) fn wrong_use(&self, words: &[&str]) {

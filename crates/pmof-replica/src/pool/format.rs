@@ -155,6 +155,7 @@ impl Open {
             equalized: Equalized::default(),
             was_closed,
             first_read,
+            point: None,
         };
         let epochs = replicas.epochs(&members, acknowledge);
         let mut open = Self::new((facts, acknowledge), members, epochs, mirror);

@@ -410,6 +410,7 @@ impl Opening {
 /// A native pool to be made.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NewNative {
+    pub(super) uuid: Uuid,
     pub(super) size_bytes: u64,
     pub(super) user_flags: [u8; USER_FLAGS_BYTES],
     pub(super) new: New,
@@ -417,14 +418,8 @@ pub(super) struct NewNative {
 
 impl NewNative {
     /// Asks a target to make one of the replicas.
-    fn request(
-        self,
-        (pool_uuid, epoch): (Uuid, Uuid),
-        of: (&PoolUrl, u16),
-        count: u16,
-        require: Durability,
-    ) -> Request {
-        let Self { size_bytes, user_flags, new } = self;
+    fn request(self, epoch: Uuid, of: (&PoolUrl, u16), count: u16, require: Durability) -> Request {
+        let Self { uuid: pool_uuid, size_bytes, user_flags, new } = self;
         let (PoolUrl { name, .. }, replica_index) = of;
         let pool = NewPool { pool_uuid, size_bytes, epoch, replica_index, replica_count: count, require, user_flags };
         Request::Create { name: name.clone(), new: pool, publish_on_close: new == New::Unpublished }
@@ -439,11 +434,11 @@ impl Format for Opening {
 
     fn create(mut self, new: NewNative) -> Result<NativeReplicas, PoolError> {
         self.check_acknowledge(self.urls.len())?;
-        let (ids, count, require) = ((Uuid::new_v4(), Uuid::new_v4()), self.urls.len() as u16, self.wanted.require);
+        let (epoch, count, require) = (Uuid::new_v4(), self.urls.len() as u16, self.wanted.require);
         // Of several programs that make the same pool at once, one gets that replica, and the others make none.
         let first = (0..self.sites.len()).min_by_key(|index| self.urls[self.sites[*index].0].to_string());
         let mut identity = None;
-        let question = |url: &PoolUrl, index| new.request(ids, (url, index), count, require);
+        let question = |url: &PoolUrl, index| new.request(epoch, (url, index), count, require);
         let (opened, failed) = self.ask(OpenFor::Write, first, &mut identity, question);
         let too_few = self.check_domains(&opened);
         if failed.is_empty() && too_few.is_ok() {

@@ -11,6 +11,7 @@ use pmof_access::{Durability, Method, Waiting};
 use pmof_bootstrap::SshOptions;
 use pmof_control::{OpenFor, PoolInfo, PoolRefusal, REPLICAS_MAX, Reply, Request, USER_FLAGS_BYTES};
 use pmof_mem::Declaration;
+use uuid::Uuid;
 
 use super::{
     Pool,
@@ -50,6 +51,7 @@ pub struct PoolOptions {
     replicas: Vec<String>,
     require: Option<Durability>,
     user_flags: [u8; USER_FLAGS_BYTES],
+    uuid: Option<Uuid>,
     publish_on_close: bool,
     min_replicas: Option<usize>,
     has_mirror: bool,
@@ -169,6 +171,14 @@ impl PoolOptions {
     #[must_use]
     pub fn user_flags(mut self, flags: [u8; USER_FLAGS_BYTES]) -> Self {
         self.user_flags = flags;
+        self
+    }
+
+    /// The identity of a new pool; random unless told otherwise. For a pool that is restored from a backup: its replicas are new ones, under a new
+    /// epoch, and are never mixed with those of the pool that it was.
+    #[must_use]
+    pub fn uuid(mut self, uuid: Uuid) -> Self {
+        self.uuid = Some(uuid);
         self
     }
 
@@ -323,7 +333,8 @@ impl PoolOptions {
     /// removed again from those that had made it: a pool is made with all of its replicas, whatever [`min_replicas`](Self::min_replicas) says.
     pub fn create(&self, size_bytes: u64) -> Result<Pool, PoolError> {
         let new = if self.publish_on_close { New::Unpublished } else { New::Published };
-        let new = NewNative { size_bytes, user_flags: self.user_flags, new };
+        let uuid = self.uuid.unwrap_or_else(Uuid::new_v4);
+        let new = NewNative { uuid, size_bytes, user_flags: self.user_flags, new };
         let pool = format::create(self.connect(Purpose::Create)?, new)?;
         let mut made = self.replicas.clone();
         let mut extend = || {

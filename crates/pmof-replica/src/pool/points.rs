@@ -155,12 +155,42 @@ impl PoolOptions {
         let found = survey(&self.reach, &named)?;
         let mut replicas = Vec::new();
         for url in asynchronous(&found, &named) {
-            match self.member_at(&url, &found, point) {
-                Ok((member, identity)) => return Ok(pool_of(Arc::new(member), identity)),
+            let opened = self.member_at(&url, &found, |index| find(index, point));
+            match opened.and_then(|opened| opened.ok_or_else(|| no_point(point))) {
+                Ok((member, identity)) => return Ok(pool_of(member, identity)),
                 Err(why) => replicas.push((place(&url), why)),
             }
         }
         Err(PoolError::NoPoint { point: point.to_owned(), replicas })
+    }
+
+    /// The same at the newest point that any of them keeps.
+    ///
+    /// # Errors
+    /// As [`open_at_point`](Self::open_at_point).
+    pub fn open_at_newest_point(&self) -> Result<Pool, PoolError> {
+        let named = self.urls()?;
+        let found = survey(&self.reach, &named)?;
+        let (mut newest, mut replicas) = (None, Vec::new());
+        for url in asynchronous(&found, &named) {
+            let index = Reading::with_points(&self.reach, &url, found.pool_uuid, None);
+            match index.and_then(|reading| index_of(&reading)).map(|index| index.points.last().cloned()) {
+                Ok(Some(kept)) => {
+                    // Numbers are each member's own.
+                    let age = (kept.point.opening, kept.point.written_bytes, kept.point.unix_ms);
+                    if newest.as_ref().is_none_or(|(_, _, newest)| *newest < age) {
+                        newest = Some((url, kept.point.number, age));
+                    }
+                }
+                Ok(None) => {}
+                Err(why) => replicas.push((place(&url), why)),
+            }
+        }
+        let Some((url, number, _)) = newest else { return Err(PoolError::NoPoints { replicas }) };
+        let opened = self.member_at(&url, &found, |index| index.points.iter().find(|kept| kept.point.number == number));
+        let opened = opened.and_then(|opened| opened.ok_or_else(|| no_point(&number.to_string())));
+        let (member, identity) = opened.map_err(|source| PoolError::Replica { replica: place(&url), source })?;
+        Ok(pool_of(member, identity))
     }
 
     /// Has the one asynchronous member that is named go back to a point that it [keeps](Self::keep_points): the newest of that name, or the one of that number. **What was written behind it is
@@ -216,19 +246,20 @@ impl PoolOptions {
         Ok((reached.member(Standing::new(place(url)), site, identity.size_bytes, None)?, identity))
     }
 
+    /// A member at the point that is chosen of those that it keeps. `None`: at none.
     fn member_at(
         &self,
         url: &Arc<PoolUrl>,
         found: &PoolMembers,
-        point: &str,
-    ) -> Result<(PointMember, Identity), Arc<ReplicaError>> {
+        choose: impl Fn(&PointIndex) -> Option<&KeptPoint>,
+    ) -> Result<Option<(PointMember, Identity)>, Arc<ReplicaError>> {
         let (data, identity) = self.read_data(url, found)?;
         let reading = Reading::with_points(&self.reach, url, found.pool_uuid, Some(data))?;
         let index = index_of(&reading)?;
-        let number = find(&index, point).ok_or_else(|| no_point(point))?.point.number;
-        let view = AtPoint::open(&reading, identity.size_bytes, number);
-        let view = Mutex::new(view.map_err(|error| why_unread(error, point))?);
-        Ok((PointMember { standing: Standing::new(place(url)), reading, view }, identity))
+        let Some(point) = choose(&index).map(|kept| &kept.point) else { return Ok(None) };
+        let view = AtPoint::open(&reading, identity.size_bytes, point.number);
+        let view = Mutex::new(view.map_err(|error| why_unread(error, &point.name))?);
+        Ok(Some((PointMember { standing: Standing::new(place(url)), reading, view }, identity)))
     }
 }
 
@@ -277,7 +308,8 @@ fn why_unread(error: PointReadError<Arc<ReplicaError>>, point: &str) -> Arc<Repl
 }
 
 /// A pool whose only replica is one at a point.
-fn pool_of(member: Arc<dyn Member>, identity: Identity) -> Pool {
+fn pool_of(member: PointMember, identity: Identity) -> Pool {
+    let point = Some(member.view.lock().point().clone());
     let facts = Facts {
         uuid: identity.uuid,
         size_bytes: identity.size_bytes,
@@ -292,6 +324,7 @@ fn pool_of(member: Arc<dyn Member>, identity: Identity) -> Pool {
         equalized: Equalized::default(),
         was_closed: true,
         first_read: 0,
+        point,
     };
-    Open::new((facts, AckTerms::of_all()), vec![member], None, None).into_pool(None, None)
+    Open::new((facts, AckTerms::of_all()), vec![Arc::new(member)], None, None).into_pool(None, None)
 }
