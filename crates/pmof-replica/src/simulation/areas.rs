@@ -3,7 +3,7 @@
 use std::{cell::RefCell, ops::Range, rc::Rc};
 
 use super::{
-    plan::{PAGES, WORDS},
+    plan::{PAGES, Plan, WORDS},
     random::Random,
     truth::Pages,
 };
@@ -19,7 +19,12 @@ pub(super) const SIZE_BYTES: u64 = PAGES as u64 * PAGE_BYTES;
 pub(super) const WRITE_BYTES: u64 = WORDS as u64 * 8;
 
 /// Bytes that a member may lag, at most.
-pub(super) const LAG_BYTES: u64 = 12 * WRITE_BYTES;
+const LAG_BYTES: u64 = 12 * WRITE_BYTES;
+
+/// The same in a run: few where the member falls behind often.
+pub(super) fn lag_bytes(plan: &Plan) -> u64 {
+    if plan.is_far && !plan.waits_at_bound { 2 * WRITE_BYTES } else { LAG_BYTES }
+}
 
 /// Points that a member keeps.
 pub(super) const KEPT_POINTS: u16 = 2;

@@ -250,6 +250,27 @@ impl World {
         self.count(Fault::WallClockSet);
     }
 
+    /// A target is stopped, and started again with another version of its program or of its file.
+    fn change_version(&mut self, number: usize) {
+        let version = Version::other(&mut self.random);
+        if self.targets[number].is_there || !version.is_of_file() {
+            self.stop(number, false);
+            self.note(|| format!("t{number} is started again with another version: {version:?}"));
+            (self.targets[number].is_up, self.targets[number].version) = (true, version);
+            self.count(Fault::VersionChanged);
+        }
+    }
+
+    /// The other way round.
+    fn put_version_back(&mut self, number: usize) {
+        if self.targets[number].version != Version::Here {
+            self.stop(number, false);
+            self.note(|| format!("t{number} is started again with this version"));
+            (self.targets[number].is_up, self.targets[number].version) = (true, Version::Here);
+            self.count(Fault::VersionPutBack);
+        }
+    }
+
     /// A writer takes all that it waits for to be late.
     fn jump_clock(&mut self) {
         let writer = self.random.below(self.links.len());

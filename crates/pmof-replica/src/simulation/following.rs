@@ -11,7 +11,7 @@ use pmof_control::{ConsistencyPoint, PoolState, Role, Roster, RosterMember};
 use uuid::Uuid;
 
 use super::{
-    areas::{KEPT_POINTS, SIZE_BYTES, WRITE_BYTES, bytes_of_words, pages_of, staging_len_bytes},
+    areas::{KEPT_POINTS, SIZE_BYTES, WRITE_BYTES, bytes_of_words, lag_bytes, pages_of, staging_len_bytes},
     attached::{Attached, Cut},
     faults::Fault,
     plan::{Control, PAGES},
@@ -123,7 +123,7 @@ impl Session {
             let drifts = world.clocks[self.writer].rate != 100;
             let then = if world.plan.waits_at_bound { AtLagBound::Wait } else { AtLagBound::FallBehind };
             let interval = Some(LAG_AGE / 4);
-            let bytes = world.plan.lag_bytes();
+            let bytes = lag_bytes(&world.plan);
             let bound = LagBound { bytes, age: LAG_AGE, then, interval };
             let outbox = Arc::new(Outbox::new(bound, SIZE_BYTES, Arc::clone(&self.writes)).with_clock(now));
             let (epoch, left_at) = (Cell::new(None), RefCell::new(None));
@@ -167,7 +167,7 @@ impl Session {
         for following in followings.iter() {
             following.outbox.keep(page as u64 * PAGE_BYTES, &bytes, Atomicity::Relaxed);
             let lag = following.outbox.lag();
-            let most = self.world.borrow().plan.lag_bytes();
+            let most = lag_bytes(&self.world.borrow().plan);
             if let Some(lag) = lag.filter(|lag| !lag.is_behind && lag.bytes > most + SIZE_BYTES) {
                 let text = format!("an asynchronous member lags by {} bytes, of {most} at most", lag.bytes);
                 self.world.borrow_mut().truth.violate(|| text);

@@ -15,7 +15,8 @@ use super::{
     target::{Answer, Message, Replica},
     tasks::{Lock, Shared, Tasks, sleep},
     truth::{Pages, is_rotten, sound},
-    versions::is_left_out,
+    versions::{Version, is_left_out},
+    world::World,
 };
 use crate::{
     electorate::{Electorate, Word},
@@ -108,7 +109,7 @@ async fn ask_those(world: &Shared, (writer, takes_over): (usize, bool), targets:
                 fail(world, &member);
             }
             Some(Answer::OtherVersion(version, reply)) => {
-                asked.is_refused |= !is_left_out(&mut world.borrow_mut(), version, &reply);
+                asked.is_refused |= !goes_on_without(&mut world.borrow_mut(), version, &reply);
                 fail(world, &member);
             }
             Some(_) => fail(world, &member),
@@ -118,6 +119,20 @@ async fn ask_those(world: &Shared, (writer, takes_over): (usize, bool), targets:
     asked.targets.extend(targets);
     let place = |opened: &Opened| asked.targets.iter().position(|target| *target == opened.target);
     asked.opened.sort_by_key(place);
+}
+
+/// Whether an opening goes on without a member of another version, of which the writer is told.
+fn goes_on_without(world: &mut World, version: Version, reply: &[u8]) -> bool {
+    match is_left_out(version, reply) {
+        Ok(is_left_out) => {
+            world.count(if is_left_out { Fault::VersionLeftOut } else { Fault::VersionRefusedPool });
+            is_left_out
+        }
+        Err(text) => {
+            world.truth.violate(|| text);
+            true
+        }
+    }
 }
 
 fn found_at(opened: &[Opened], urls: &[Arc<crate::PoolUrl>]) -> Vec<FoundMember> {

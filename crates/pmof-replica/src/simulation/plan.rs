@@ -1,9 +1,6 @@
 //! What a run has, and what runs have in common.
 
-use super::{
-    areas::{LAG_BYTES, WRITE_BYTES},
-    random::Random,
-};
+use super::random::Random;
 
 /// Pages of the pool.
 pub(super) const PAGES: usize = 6;
@@ -41,11 +38,6 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    /// Bytes that the asynchronous member may lag: few where it falls behind often.
-    pub(super) fn lag_bytes(&self) -> u64 {
-        if self.is_far && !self.waits_at_bound { 2 * WRITE_BYTES } else { LAG_BYTES }
-    }
-
     pub(super) fn of(seed: u64) -> Self {
         let mut random = Random::new(!seed);
         let (made, writers) = ([2, 3, 3, 5][random.below(4)], 1 + random.below(2));

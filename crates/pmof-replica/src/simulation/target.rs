@@ -167,6 +167,17 @@ impl Target {
         self.named_epoch == Some(epoch) || (has_begun && self.state.epoch.id == epoch)
     }
 
+    /// What it answers where it, or what lies there, is of another version.
+    fn refusal(&self, message: &Message) -> Option<Vec<u8>> {
+        let is_refused = match message {
+            Message::Open { .. } | Message::Info => self.is_there || !self.version.is_of_file(),
+            Message::Create { .. } | Message::Remove => !self.version.is_of_file(),
+            _ => false,
+        };
+        let is_other = self.version != Version::Here;
+        if is_refused && is_other { self.version.refusal((self.replica_uuid, self.index)) } else { None }
+    }
+
     fn opened_by(&mut self, connection: usize, named_epoch: Option<Uuid>) -> Answer {
         (self.open_by, self.named_epoch) = (Some(connection), named_epoch);
         (self.has_begun, self.is_poisoned) = (false, false);
@@ -175,6 +186,17 @@ impl Target {
 }
 
 impl World {
+    /// What lies there is taken for what it is not.
+    fn misread_version(&mut self, number: usize) {
+        let target = &mut self.targets[number];
+        if self.control == Some(Control::VersionNotChecked) && target.version.is_of_file() {
+            // The data begins elsewhere.
+            target.durable.rotate_left(1);
+            target.cache.rotate_left(1);
+            target.version = Version::Here;
+        }
+    }
+
     fn open(&mut self, connection: usize, takes_over: bool, epoch: Option<Uuid>) -> Answer {
         let number = self.connections[connection].target;
         let (writer, is_left) = (self.connections[connection].writer, !self.connections[connection].is_open_here);
@@ -226,7 +248,7 @@ impl World {
     pub(super) fn handle(&mut self, index: usize, message: &Message) -> Option<Answer> {
         let number = self.connections[index].target;
         self.misread_version(number);
-        if let Some(reply) = self.targets[number].refusal_of_version(message) {
+        if let Some(reply) = self.targets[number].refusal(message) {
             return Some(Answer::OtherVersion(self.targets[number].version, reply));
         }
         match message {

@@ -7,15 +7,9 @@ use pmof_control::{
 };
 use pmof_mem::Durability;
 use pmof_target::StoreError;
+use uuid::Uuid;
 
-use super::{
-    areas::SIZE_BYTES,
-    faults::Fault,
-    plan::Control,
-    random::Random,
-    target::{Message, Target},
-    world::World,
-};
+use super::{areas::SIZE_BYTES, random::Random};
 use crate::{ReplicaError, target::read_reply};
 
 /// What is another version.
@@ -38,7 +32,7 @@ const FEATURES_AT: usize = 16;
 const DATA_OFFSET_AT: usize = 72;
 
 impl Version {
-    fn other(random: &mut Random) -> Self {
+    pub(super) fn other(random: &mut Random) -> Self {
         match random.below(6) {
             0 => Self::Messages(CONTROL_VERSION + 1),
             1 => Self::Messages(CONTROL_VERSION - 1),
@@ -49,7 +43,7 @@ impl Version {
     }
 
     /// Of the file, which goes with it.
-    fn is_of_file(self) -> bool {
+    pub(super) fn is_of_file(self) -> bool {
         matches!(self, Self::Format(_) | Self::Features(_))
     }
 }
@@ -63,21 +57,22 @@ fn of_version(mut message: Vec<u8>, version: u16) -> Vec<u8> {
     message
 }
 
-impl Target {
-    fn header(&self) -> [u8; HEADER_BYTES] {
+impl Version {
+    /// The header of a replica's file.
+    fn header(self, replica_uuid: Uuid, index: u16) -> [u8; HEADER_BYTES] {
         let header = Header {
             format: PoolFormat::Three,
             compatible_features: 0,
-            pool_uuid: uuid::Uuid::from_u128(1),
-            replica_uuid: self.replica_uuid,
+            pool_uuid: Uuid::from_u128(1),
+            replica_uuid,
             size_bytes: SIZE_BYTES,
             created_at_unix_s: 0,
-            replica_count: self.index + 1,
-            replica_index: self.index,
+            replica_count: index + 1,
+            replica_index: index,
             user_flags: [0; USER_FLAGS_BYTES],
         };
         let mut bytes = header.encode();
-        match self.version {
+        match self {
             Version::Format(major) => {
                 bytes[MAJOR_AT..MAJOR_AT + 2].copy_from_slice(&major.to_le_bytes());
                 if major == 2 {
@@ -94,8 +89,8 @@ impl Target {
     }
 
     /// As `PoolStore::open_pool`.
-    fn check_format(&self, name: &PoolName) -> Result<(), StoreError> {
-        let header = Header::decode(&self.header());
+    fn check_format(self, name: &PoolName, (replica_uuid, index): (Uuid, u16)) -> Result<(), StoreError> {
+        let header = Header::decode(&self.header(replica_uuid, index));
         let header = header.map_err(|source| StoreError::Header { name: name.clone(), source })?;
         match header.format {
             PoolFormat::Three => Ok(()),
@@ -104,24 +99,16 @@ impl Target {
     }
 
     /// What it answers to an opening, if it does not open: the reply's bytes, as `Session::handle` of targets makes them.
-    pub(super) fn refusal_of_version(&self, message: &Message) -> Option<Vec<u8>> {
-        let is_concerned = match message {
-            Message::Open { .. } | Message::Info => self.version != Version::Here,
-            Message::Create { .. } | Message::Remove => matches!(self.version, Version::Messages(_)),
-            _ => false,
-        };
-        if !is_concerned || !(self.is_there || matches!(self.version, Version::Messages(_))) {
-            return None;
-        }
+    pub(super) fn refusal(self, replica: (Uuid, u16)) -> Option<Vec<u8>> {
         let name: PoolName = "p".parse().ok()?;
         let open = Request::Open { name: name.clone(), access: OpenFor::Write, require: Durability::ProcessCrash };
-        let (code, text, version) = if let Version::Messages(version) = self.version {
+        let (code, text, version) = if let Version::Messages(version) = self {
             // To the target its own version is right, and this one is another.
             let request = of_version(open.encode(REQUEST_ID).ok()?, version);
             let error = Request::decode(&request).err()?;
             (ServiceCode::BadMessage as u16, error.to_string(), version)
         } else {
-            let error = self.check_format(&name).err()?;
+            let error = self.check_format(&name, replica).err()?;
             (error.code(), pmof_mem::causes(&error).to_string(), CONTROL_VERSION)
         };
         let reply = Reply::Refused { code, text }.encode(REQUEST_ID).ok()?;
@@ -130,11 +117,11 @@ impl Target {
 }
 
 /// What a writer makes of such an answer: whether it goes on without the member, as `Opening::leave_out` does.
-pub(super) fn is_left_out(world: &mut World, version: Version, reply: &[u8]) -> bool {
-    let Err(error) = read_reply(reply) else {
-        world.truth.violate(|| format!("a target of {version:?} serves"));
-        return true;
-    };
+///
+/// # Errors
+/// It is not told of this version.
+pub(super) fn is_left_out(version: Version, reply: &[u8]) -> Result<bool, String> {
+    let Err(error) = read_reply(reply) else { return Err(format!("a target of {version:?} serves")) };
     let is_told = match (&error, version) {
         (ReplicaError::Control(ControlError::UnsupportedVersion { found, .. }), Version::Messages(version)) => {
             *found == version
@@ -148,44 +135,5 @@ pub(super) fn is_left_out(world: &mut World, version: Version, reply: &[u8]) -> 
         }
         _ => false,
     };
-    if !is_told {
-        world.truth.violate(|| format!("of {version:?} the writer is told {error}"));
-    }
-    let is_left_out = error.may_be_lost();
-    world.count(if is_left_out { Fault::VersionLeftOut } else { Fault::VersionRefusedPool });
-    is_left_out
-}
-
-impl World {
-    /// What lies there is taken for what it is not.
-    pub(super) fn misread_version(&mut self, number: usize) {
-        let target = &mut self.targets[number];
-        if self.control == Some(Control::VersionNotChecked) && target.version.is_of_file() {
-            // The data begins elsewhere.
-            target.durable.rotate_left(1);
-            target.cache.rotate_left(1);
-            target.version = Version::Here;
-        }
-    }
-
-    /// A target is stopped, and started again with another version of its program or of its file.
-    pub(super) fn change_version(&mut self, number: usize) {
-        let version = Version::other(&mut self.random);
-        if self.targets[number].is_there || !version.is_of_file() {
-            self.stop(number, false);
-            self.note(|| format!("t{number} is started again with another version: {version:?}"));
-            (self.targets[number].is_up, self.targets[number].version) = (true, version);
-            self.count(Fault::VersionChanged);
-        }
-    }
-
-    /// The other way round.
-    pub(super) fn put_version_back(&mut self, number: usize) {
-        if self.targets[number].version != Version::Here {
-            self.stop(number, false);
-            self.note(|| format!("t{number} is started again with this version"));
-            (self.targets[number].is_up, self.targets[number].version) = (true, Version::Here);
-            self.count(Fault::VersionPutBack);
-        }
-    }
+    if is_told { Ok(error.may_be_lost()) } else { Err(format!("of {version:?} the writer is told {error}")) }
 }
