@@ -473,7 +473,8 @@ impl Pool {
         self.0.hold()?.read(offset, into)
     }
 
-    /// Reads from one replica, the `index`-th of [`replicas`](Self::replicas), and from no other.
+    /// Reads from one replica, the `index`-th of [`replicas`](Self::replicas), and from no other. Until the members are [changed](Self::add) these
+    /// are the replicas of the options, in their order.
     ///
     /// # Errors
     /// [`PoolError::NoSuchReplica`], [`PoolError::OutOfBounds`], [`PoolError::Replica`].

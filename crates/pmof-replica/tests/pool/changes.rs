@@ -50,16 +50,19 @@ fn wait_whole(pool: &Pool, count: usize) {
     assert_eq!((status.made_count, status.replicas.len()), (count, count), "{status:?}");
 }
 
-/// All that can be read holds the same.
+/// Its replicas are so many, each is read by its place in the list, and all hold the same.
 #[track_caller]
 fn assert_equal(pool: &Pool, count: usize) {
     let read = |index: usize| {
         let mut bytes = vec![0; POOL_BYTES as usize];
-        pool.read_replica(index, 0, &mut bytes).ok().map(|()| bytes)
+        pool.read_replica(index, 0, &mut bytes).unwrap();
+        bytes
     };
-    let all: Vec<_> = (0..8).filter_map(read).collect();
-    assert_eq!(all.len(), count);
+    let all: Vec<_> = (0..count).map(read).collect();
     assert!(all.iter().all(|bytes| *bytes == all[0]), "replicas differ");
+    assert_eq!((pool.replicas().len(), pool.status().unwrap().replicas.len()), (count, count));
+    let none = pool.read_replica(count, 0, &mut [0]).unwrap_err();
+    assert!(matches!(none, PoolError::NoSuchReplica { replica_count, .. } if replica_count == count), "{none}");
 }
 
 #[test]
@@ -121,6 +124,7 @@ fn a_member_that_was_removed_counts_for_nothing() {
     pool.persist(0, b"old").unwrap();
     while_written(&pool, || pool.remove(&three[2].url("orders")).unwrap());
     wait_whole(&pool, 2);
+    assert_equal(&pool, 2);
     let receipt = pool.persist(0, b"new").unwrap();
     assert_eq!((receipt.replicas.len(), receipt.missing.len(), receipt.is_degraded()), (2, 0, false), "{receipt}");
     assert!(matches!(pool.remove("2"), Err(ChangeError::NotAMember { .. })));
