@@ -117,7 +117,7 @@ ipv6() {
 demo() {
     local method="$1"
     shift
-    timeout 120 pmof demo --dir "$PMOF_FILE" --seconds 4 --json "$@" >told || return
+    timeout 120 pmof demo --dir "$PMOF_FILE" --time 4s --json "$@" >told || return
     cat told
     grep -q '"durability":"PowerFailure"' told && grep -q "\"method\":\"[^\"]*$method" told &&
         grep -q '"killed_first":true' told

@@ -29,6 +29,7 @@ mod skips;
 mod sshd;
 mod suites;
 mod tsan;
+mod unit;
 mod vm;
 
 /// The project's own chores.
@@ -76,6 +77,10 @@ enum Chore {
     ///
     /// Needs /usr/sbin/sshd, and port 7204 of the loopback address. What it builds stays in target/readme.
     Readme,
+    /// Install the unit of systemd as docs/operating.md says, under a systemd of its own, and try what a manager does with a service
+    ///
+    /// Needs root, and target/release/pmof. All of it happens in namespaces, above a layer over the machine's files that is gone with them.
+    Unit,
     /// Compile with the least Rust that Cargo.toml names, as Debian 13 has it, fetched from Debian's packages
     ///
     /// The packages are unpacked into target/testbed and what is built stays in target/msrv; nothing is installed. Tests are not compiled.
@@ -106,6 +111,7 @@ fn main() -> Result<ExitCode> {
         Chore::Rpmem(rpmem) => rpmem.run(),
         Chore::Mutants(mutants) => mutants.run(),
         Chore::Readme => readme::run(),
+        Chore::Unit => unit::run(),
         Chore::Msrv => msrv::run(),
         Chore::Simulate(simulate) => simulate.run(),
         Chore::Tsan => tsan::run(),

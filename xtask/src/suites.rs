@@ -5,7 +5,7 @@ use std::{
     process::Command,
 };
 
-use crate::{counts::Runner, msrv, vm};
+use crate::{counts::Runner, msrv, unit, vm};
 
 /// How a suite's outcome is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,6 +44,8 @@ pub(crate) enum Need {
     TestBed,
     /// Debian's own Rust can be fetched.
     DebianRust,
+    /// A systemd can run in namespaces of its own.
+    Systemd,
 }
 
 const SSHD: (&str, &str) = ("/usr/sbin/sshd", "apt-get install openssh-server openssh-client");
@@ -173,14 +175,14 @@ const AFTER_TESTS: &[Suite] = &[
     },
     Suite {
         name: "chaos",
-        command: &[PMOF, "chaos", "--kills", "12", "--pauses", "2", "--cuts", "2", "--loss-timeout-ms", "1000"],
+        command: &[PMOF, "chaos", "--kills", "12", "--pauses", "2", "--cuts", "2", "--loss-timeout", "1000ms"],
         slow: true,
         needs: Need::PmofCommand("chaos"),
         ..PLAIN
     },
     Suite {
         name: "chaos: shm",
-        command: &[PMOF, "chaos", "--transport", "shm", "--kills", "8", "--pauses", "2", "--loss-timeout-ms", "1000"],
+        command: &[PMOF, "chaos", "--transport", "shm", "--kills", "8", "--pauses", "2", "--loss-timeout", "1000ms"],
         slow: true,
         needs: Need::PmofCommand("chaos"),
         ..PLAIN
@@ -346,6 +348,33 @@ const SOAKS: &[Suite] = &[
         ..PLAIN
     },
     Suite {
+        name: "the unit under a systemd of its own",
+        command: &["cargo", "xtask", "unit"],
+        counting: Counting::ByTest(Runner::Closing),
+        needs: Need::Systemd,
+        ..PLAIN
+    },
+    Suite {
+        name: "200 signals to each long command",
+        command: &[
+            "env",
+            "PMOF_INTERRUPTIONS=200",
+            "cargo",
+            "nextest",
+            "run",
+            "--profile",
+            "soak",
+            "-p",
+            "pmof-cli",
+            "--test",
+            "cli",
+            "-E",
+            "test(interrupted)",
+        ],
+        needs: Need::CargoCommand("nextest", "cargo install cargo-nextest --locked"),
+        ..PLAIN
+    },
+    Suite {
         name: "serve: two hours of load, scrapes and reloads",
         command: &[
             "env",
@@ -397,6 +426,7 @@ impl Suite {
             Need::Nothing => None,
             Need::TestBed => vm::missing(),
             Need::DebianRust => msrv::missing(),
+            Need::Systemd => unit::missing(),
             Need::Files(files) => {
                 let missing = files.iter().find(|(file, _)| !Path::new(file).exists());
                 missing.map(|(file, mend)| format!("no {file} here: {mend}"))

@@ -7,20 +7,20 @@ mod tests;
 
 /// One command, and what the comment behind it says that comes out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct PageCommand {
+pub(crate) struct PageCommand {
     /// What a shell is given, without the comment; several lines where it has a here-document.
-    pub(super) text: String,
+    pub(crate) text: String,
     /// `# prints: TEXT`: the output holds this text.
-    pub(super) prints: Option<String>,
+    pub(crate) prints: Option<String>,
     /// `(exit status N)` behind the text; 0 otherwise.
-    pub(super) exit_status: i32,
+    pub(crate) exit_status: i32,
 }
 
 /// The commands of the blocks marked `sh` below the heading that begins with `heading`, until the next heading of any level.
 ///
 /// # Errors
 /// Where there is no such heading, or no command below it.
-pub(super) fn of_section(page: &str, heading: &str) -> Result<Vec<PageCommand>> {
+pub(crate) fn of_section(page: &str, heading: &str) -> Result<Vec<PageCommand>> {
     let mut lines = page.lines();
     let is_heading = |line: &str| line.starts_with('#') && line.trim_start_matches('#').trim().starts_with(heading);
     lines.find(|line| is_heading(line)).with_context(|| format!("there is no section {heading:?}"))?;

@@ -10,7 +10,7 @@ use commands::PageCommand;
 use shell::Shell;
 use stage::Stage;
 
-mod commands;
+pub(crate) mod commands;
 mod shell;
 mod stage;
 
