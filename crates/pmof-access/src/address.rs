@@ -191,8 +191,11 @@ impl fmt::Display for Location {
     }
 }
 
-/// A transport and where to find the target: `tcp://HOST:PORT`, `verbs://HOST:PORT`, `fabric+PROVIDER://HOST:PORT`, `fabric://HOST:PORT` or
-/// `shm://PATH`.
+/// The port of an address that names none, and the one that `pmof serve` listens on.
+pub const DEFAULT_PORT: u16 = 7204;
+
+/// A transport and where to find the target: `tcp://HOST[:PORT]`, `verbs://HOST[:PORT]`, `fabric+PROVIDER://HOST[:PORT]`, `fabric://HOST[:PORT]` or
+/// `shm://PATH`. Without a port it is [`DEFAULT_PORT`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     /// The transport.
@@ -263,17 +266,21 @@ impl FromStr for Address {
             return Ok(Self { transport, place: Place::Path(path) });
         }
         let bad = || AddressError::BadHostPort { text: text.to_owned() };
-        let (host, port) = rest.rsplit_once(':').ok_or_else(bad)?;
-        let host = match host.strip_prefix('[') {
-            Some(host) => host.strip_suffix(']').ok_or_else(bad)?,
-            None if host.contains(':') => return Err(bad()),
-            None => host,
+        let (host, port) = match rest.strip_prefix('[') {
+            Some(rest) => rest.split_once(']').ok_or_else(bad)?,
+            None => rest.split_at(rest.find(':').unwrap_or(rest.len())),
         };
-        let numeric = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
-        if host.is_empty() || host.contains('/') || !numeric {
+        let port = match port.strip_prefix(':') {
+            Some(port) if !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit()) => {
+                port.parse().map_err(|_| bad())?
+            }
+            None if port.is_empty() => DEFAULT_PORT,
+            _ => return Err(bad()),
+        };
+        if host.is_empty() || host.contains('/') {
             return Err(bad());
         }
-        let place = Place::Host { host: host.to_owned(), port: port.parse().map_err(|_| bad())? };
+        let place = Place::Host { host: host.to_owned(), port };
         Ok(Self { transport, place })
     }
 }
@@ -295,7 +302,7 @@ const TRANSPORTS: &str = "tcp, shm, verbs, fabric, and fabric+PROVIDER with tcp,
 #[non_exhaustive]
 pub enum AddressError {
     /// The text has no `scheme://`.
-    #[error("{text:?} is no address: write tcp://HOST:PORT, verbs://HOST:PORT or shm:///PATH")]
+    #[error("{text:?} is no address: write tcp://HOST[:PORT], verbs://HOST[:PORT] or shm:///PATH")]
     NoScheme {
         /// What was given.
         text: String,
@@ -306,8 +313,10 @@ pub enum AddressError {
         /// What was given.
         scheme: String,
     },
-    /// Host or port is missing or wrong.
-    #[error("{text:?} lacks a host or a port between 0 and 65535: write tcp://HOST:PORT or verbs://HOST:PORT")]
+    /// The host is missing, or the port is wrong.
+    #[error(
+        "{text:?} lacks a host, or its port is not between 0 and 65535: write tcp://HOST[:PORT] or verbs://HOST[:PORT]"
+    )]
     BadHostPort {
         /// What was given.
         text: String,
@@ -341,6 +350,13 @@ mod tests {
     }
 
     #[test]
+    fn an_address_without_a_port_has_the_usual_one() {
+        for (text, full) in [("tcp://db1", "tcp://db1:7204"), ("verbs://[::1]", "verbs://[::1]:7204")] {
+            assert_eq!(text.parse::<Address>().unwrap().to_string(), full);
+        }
+    }
+
+    #[test]
     fn providers_are_found_by_what_the_library_calls_them() {
         for (name, scheme) in [
             ("tcp", Some("fabric+tcp")),
@@ -364,16 +380,9 @@ mod tests {
         for text in ["shm://", "shm://run/a.sock", "shm:///run/"] {
             assert!(matches!(parse(text), AddressError::BadPath { .. }), "{text}");
         }
-        for text in [
-            "tcp://a",
-            "tcp://:1",
-            "tcp://a:",
-            "tcp://a:65536",
-            "tcp://a:+1",
-            "tcp://::1:1",
-            "tcp://[::1:1",
-            "tcp://a/b:1",
-        ] {
+        for text in
+            ["tcp://:1", "tcp://a:", "tcp://a:65536", "tcp://a:+1", "tcp://::1:1", "tcp://[::1:1", "tcp://a/b:1"]
+        {
             assert!(matches!(parse(text), AddressError::BadHostPort { .. }), "{text}");
         }
     }

@@ -101,7 +101,7 @@ mod transport;
 mod verbs;
 mod wire;
 
-pub use address::{Address, AddressError, FabricProvider, Location, Place, Transport};
+pub use address::{Address, AddressError, DEFAULT_PORT, FabricProvider, Location, Place, Transport};
 pub use completion::{Completion, ConnectionId};
 pub use connect_options::{ConnectOptions, DEFAULT_CONNECT_TIMEOUT, DEFAULT_LOSS_TIMEOUT};
 pub use connection::{Batch, Connection, ConnectionEvent, Single, Source};

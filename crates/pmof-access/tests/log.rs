@@ -94,8 +94,11 @@ fn a_failing_medium_is_named_at_the_target() {
     }
 
     let how = told(Level::Debug, "pmof::flush", "go by");
-    assert!(how.contains("fsdax file to PowerFailure go by send-after-write (cache-line write-back, probed)"), "{how}");
-    told(Level::Debug, "pmof::flush", "not by native flush: the transport of this connection reaches no memory");
+    assert!(
+        how.contains("fsdax file to power-failure go by send-after-write (cache-line write-back, probed)"),
+        "{how}"
+    );
+    told(Level::Debug, "pmof::flush", "not by native-flush: the transport of this connection reaches no memory");
     told(Level::Error, "pmof::memory", "injected");
     told(Level::Info, "pmof::connection", &format!("connection {} over tcp with 127.0.0.1:", connection.id()));
     told(

@@ -13,7 +13,7 @@ use pmof::{Event, Pool, PoolOptions, ReplicaPlace, ReplicaState};
 use pmof_console::{
     interrupt::TemporaryDirectory,
     output::{self, say, with_mend},
-    words::{Level, TransportName},
+    words::{self, Level, TransportName},
 };
 
 use self::{
@@ -60,7 +60,7 @@ const KEPT_EVENTS: usize = 12;
 /// Lines of progress in one run.
 const PROGRESS_LINES: u64 = 10;
 
-/// Kills, pauses and cuts off members of a pool under load, and checks that nobody notices.
+/// Kill, pause and cut off members of a pool under load, and check that nobody notices.
 ///
 /// Three targets keep a pool, which several threads write as fast as they can. At random a target is killed (SIGKILL) and started
 /// again, or stopped (SIGSTOP) for longer than the loss timeout, or its connections are cut; the pool loses the member and brings it back by
@@ -76,18 +76,18 @@ pub struct ChaosArgs {
     /// Cuts of all connections of a target; tcp only, where 5 unless given
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(..=FAULT_LIMIT / 4))]
     cuts: Option<u64>,
-    /// End after so many seconds, whatever is left
-    #[arg(long)]
-    seconds: Option<u64>,
+    /// End after this time, whatever is left
+    #[arg(long, value_name = "TIME", value_parser = words::time)]
+    time: Option<Duration>,
     /// What carries the bytes
     #[arg(long, value_enum, default_value_t = TransportName::Tcp)]
     transport: TransportName,
     /// Failure that a persist must survive
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = Level::ProcessCrash)]
     durability: Level,
-    /// Time without an answer after which a member counts as lost, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 200, value_parser = clap::value_parser!(u64).range(1..=60_000))]
-    loss_timeout_ms: u64,
+    /// Time without an answer after which a member counts as lost
+    #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = words::times(Duration::from_millis(1)..=Duration::from_secs(60)))]
+    loss_timeout: Duration,
     /// Threads that write
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u64).range(1..=64))]
     writers: u64,
@@ -191,7 +191,7 @@ impl<'a> Chaos<'a> {
             left,
             fault: 0,
             next_fault: now + BETWEEN_FAULTS,
-            ends: args.seconds.map(|seconds| now + Duration::from_secs(seconds)),
+            ends: args.time.map(|time| now + time),
             report: Report::new(args.transport.name(), args.durability.durability().to_string(), seed),
             began: now,
             writers: Some(Writers::start(&pool, &stalls, seed, args.writers)?),
@@ -279,7 +279,7 @@ impl<'a> Chaos<'a> {
     fn see_returned(&mut self) -> Result<()> {
         let now = Instant::now();
         let status = self.pool.status()?;
-        let limit = 2 * Duration::from_millis(self.args.loss_timeout_ms);
+        let limit = 2 * self.args.loss_timeout;
         for (member, status) in self.members.iter_mut().zip(status.replicas) {
             let State::Returning { since, .. } = member.state else { continue };
             if let Some(back) = member.is_back(&status.state, limit) {
@@ -325,7 +325,7 @@ impl<'a> Chaos<'a> {
         let away = match kind {
             Kind::Pause => {
                 let beyond = PAUSED_BEYOND + AWAY.mul_f64(chance(&mut self.random));
-                Duration::from_millis(self.args.loss_timeout_ms) + beyond
+                self.args.loss_timeout + beyond
             }
             _ if self.random.below(4) == 0 => Duration::ZERO,
             _ => AWAY.mul_f64(chance(&mut self.random)),
@@ -420,7 +420,7 @@ fn member_at<'m>(members: &'m mut [Member], place: &ReplicaPlace) -> Result<&'m 
 
 fn options(args: &ChaosArgs, members: &[Member]) -> PoolOptions {
     let options = Pool::options().require(args.durability.durability());
-    let options = options.loss_timeout(Duration::from_millis(args.loss_timeout_ms));
+    let options = options.loss_timeout(args.loss_timeout);
     members.iter().fold(options, |options, member| options.replica(member.url()))
 }
 

@@ -33,7 +33,7 @@ const WINDOWS_WAITING: usize = 2;
 
 /// Copy a file to a new pool or a pool to a file, verify the copy, and print the receipt.
 ///
-/// One of SRC and DST is a pool (`tcp://HOST:PORT/POOL`, `verbs://HOST:PORT/POOL[?source=IP]`,
+/// One of SRC and DST is a pool (`tcp://HOST[:PORT]/POOL`, `verbs://HOST[:PORT]/POOL[?source=IP]`,
 /// `shm:///PATH/OF/SOCKET?pool=POOL` or `file:///DIRECTORY/POOL`), the other a file. A copy that fails leaves
 /// nothing behind, and one that is killed leaves no partial pool or file: the pool gets its name, and the file its path,
 /// only when the copy is complete and verified (a killed download leaves `.pmof-cp.*.part` beside DST). A pool that somebody writes meanwhile is copied with a
@@ -52,7 +52,7 @@ pub(crate) struct CpArgs {
     replica: Vec<PoolUrl>,
     /// Copy from as few as N of the pool's replicas; by default a majority, or both of two. Fewer are not safe: the
     /// others may have newer data
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "COUNT")]
     min_replicas: Option<usize>,
     /// Copy the pool as it was at a consistency point that one of its asynchronous members keeps: by its name, or its number
     #[arg(long, value_name = "POINT", conflicts_with = "min_replicas")]

@@ -12,6 +12,7 @@ use pmof_console::{
     output::{self, say},
     reach::{ReachArgs, device_option},
     scratch::Scratch,
+    words,
 };
 use serde::Serialize;
 
@@ -43,10 +44,10 @@ pub(crate) struct DemoArgs {
     /// Directory for the pools, on a file system that survives loss of power; a temporary one by default
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
-    /// Seconds of writing, 1 to 40, so that the demo takes less than a minute. Half of them go to three replicas, a quarter to two, and a
+    /// Time of writing, 1s to 40s, so that the demo takes less than a minute. Half of it goes to three replicas, a quarter to two, and a
     /// quarter to three again
-    #[arg(long, value_name = "SECONDS", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=40))]
-    seconds: u64,
+    #[arg(long, value_name = "TIME", default_value = "8s", value_parser = words::times(Duration::from_secs(1)..=Duration::from_secs(40)))]
+    time: Duration,
     #[command(flatten)]
     reach: ReachArgs,
     /// Keep the pool of the next target on this devdax device or existing file instead; up to three times. The pool there
@@ -119,7 +120,7 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let set = Set::new(args, &scratch)?;
     let mut targets = set.start(&voice)?;
     let (pool, mut desk) = set.make_pool(&voice, &targets)?;
-    let (half, quarter) = (Duration::from_millis(args.seconds * 500), Duration::from_millis(args.seconds * 250));
+    let (half, quarter) = (args.time / 2, args.time / 4);
     let mut events = pool.events();
 
     voice.step(3, &format!("Writing records of mixed sizes to all three, in batches, for {} s", half.as_secs_f64()));

@@ -19,6 +19,8 @@ mod new_file;
 mod pool;
 mod quiet;
 mod rpmemd;
+#[cfg(test)]
+mod rules;
 mod serve;
 mod shell;
 mod status;

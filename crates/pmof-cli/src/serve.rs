@@ -48,7 +48,7 @@ const USER_CONFIG: &str = ".config/pmof/pmof.conf";
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an independent option")]
 pub(crate) struct ServeArgs {
-    /// Configuration file. Without it, `--stdio` reads /etc/pmof/pmof.conf and then ~/.config/pmof/pmof.conf, where they are
+    /// Configuration file [default: /etc/pmof/pmof.conf and then ~/.config/pmof/pmof.conf, where they are]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Directory of the pools; it must exist. the home directory by default with `--stdio`
@@ -86,15 +86,15 @@ pub(crate) struct ServeArgs {
     /// Maximum number of connections
     #[arg(long, value_name = "COUNT", default_value_t = pmof::target::DEFAULT_MAX_CONNECTIONS, value_parser = at_least_one)]
     max_connections: usize,
-    /// Memory that all connections together may use in the target, in bytes. Each takes 48 KiB (over verbs
+    /// Memory that all connections together may use in the target. Each takes 48 KiB (over verbs
     /// 512 KiB, over libfabric up to 96 MiB) and is refused if there is no more. Half of the rest is for answers that clients have not read; connections that hold most of
     /// it wait. The contents of pools do not count.
-    #[arg(long, value_name = "BYTES", default_value_t = pmof::target::DEFAULT_MEMORY_BUDGET_BYTES)]
+    #[arg(long, value_name = "SIZE", default_value = "512M", value_parser = words::size)]
     memory_budget: u64,
-    /// Size limit of new pools, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = pmof::target::DEFAULT_MAX_POOL_BYTES)]
-    max_pool_bytes: u64,
-    /// Address to listen on: `tcp://HOST:PORT`, `verbs://HOST:PORT`, `fabric+PROVIDER://HOST:PORT` or `shm:///PATH/OF/SOCKET`;
+    /// Size limit of new pools
+    #[arg(long, value_name = "SIZE", default_value = "16T", value_parser = words::size)]
+    max_pool_size: u64,
+    /// Address to listen on: `tcp://HOST[:PORT]`, `verbs://HOST[:PORT]`, `fabric+PROVIDER://HOST[:PORT]` or `shm:///PATH/OF/SOCKET`;
     /// port 0 picks a free one. May be given several times.
     #[arg(long, value_name = "ADDRESS", default_value = "tcp://127.0.0.1:7204", value_parser = parsed::<Address>)]
     listen: Vec<Address>,
@@ -188,7 +188,8 @@ pub(crate) fn run(args: &ServeArgs) -> anyhow::Result<()> {
 
 impl ServeArgs {
     fn config_files(&self) -> Vec<ConfigFile> {
-        if self.config.is_none() && !self.stdio {
+        // The targets of `pmof demo` and the like are those commands' own.
+        if self.config.is_none() && self.exit_with_parent.is_some() {
             return Vec::new();
         }
         ConfigFile::named_or_usual(self.config.as_ref(), SYSTEM_CONFIG, USER_CONFIG)
@@ -252,7 +253,7 @@ impl ServeArgs {
             .inbound_declared(self.declare_inbound_persistent)
             .shared_receives(self.shared_receives);
         let store =
-            StoreOptions::default().declaration(declaration).devices(devices).max_pool_bytes(self.max_pool_bytes);
+            StoreOptions::default().declaration(declaration).devices(devices).max_pool_bytes(self.max_pool_size);
         let options = ServiceOptions::default()
             .workers(self.workers)
             .trust_network(self.trust_network)

@@ -2,15 +2,15 @@
 
 use std::{thread, time::Duration};
 
-use pmof_console::output;
+use pmof_console::{output, words};
 
 use crate::failure;
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct WatchArgs {
-    /// Show it again every second, or with `--watch=SECONDS` every so many, until interrupted
-    #[arg(long, value_name = "SECONDS", num_args = 0..=1, require_equals = true, default_missing_value = "1", value_parser = clap::value_parser!(u64).range(1..))]
-    watch: Option<u64>,
+    /// Show it again every second, or with `--watch=TIME` at that interval, until interrupted
+    #[arg(long, value_name = "TIME", num_args = 0..=1, require_equals = true, default_missing_value = "1s", value_parser = words::times(Duration::from_millis(100)..=Duration::MAX))]
+    watch: Option<Duration>,
     /// Print one JSON object; with --watch, one on each line
     #[arg(long)]
     pub(crate) json: bool,
@@ -19,7 +19,7 @@ pub(crate) struct WatchArgs {
 impl WatchArgs {
     /// Shows it once, or until interrupted; what is out of reach now may be there the next time.
     pub(crate) fn show<T>(&self, show: impl Fn() -> anyhow::Result<T>) -> anyhow::Result<T> {
-        let Some(seconds) = self.watch else { return show() };
+        let Some(interval) = self.watch else { return show() };
         loop {
             if let Err(error) = show() {
                 failure::tell("pmof", &error, 1);
@@ -27,7 +27,7 @@ impl WatchArgs {
             if !self.json {
                 output::print("\n")?;
             }
-            thread::sleep(Duration::from_secs(seconds));
+            thread::sleep(interval);
         }
     }
 }

@@ -49,7 +49,7 @@ fn latency_on_tmpfs_beside_its_floor() {
     assert_positive(&report, &["ratio_p50", "ratio_p50_min", "ratio_p50_max"]);
     assert_eq!(report["samples"], 100);
     assert_eq!(report["floor_samples"], 100);
-    assert_eq!(report["durability"], "ProcessCrash");
+    assert_eq!(report["durability"], "process-crash");
     assert_eq!(report["method"], "send-after-write");
     assert_eq!(report["evidence"], "probed");
     assert!(report.get("ratio_replicas_p50").is_none(), "{report}");
@@ -59,20 +59,20 @@ fn latency_on_tmpfs_beside_its_floor() {
 fn latency_to_a_file_survives_loss_of_power() {
     let report = json(&disk(), "latency --medium file --size 4096 --count 5 --rounds 2 --waiting adaptive");
     assert_positive(&report, &["p50_us", "floor_p50_us", "ratio_p50"]);
-    assert_eq!(report["durability"], "PowerFailure");
+    assert_eq!(report["durability"], "power-failure");
     assert_eq!(report["mechanism"], "file sync");
     assert_eq!(report["waiting"], "adaptive");
 }
 
 #[test]
 fn a_pool_with_a_slow_replica_is_compared_with_one_without() {
-    let report = json(&tmpfs(), "latency --replicas 3 --slow-us 20000 --slow-after-us 5000 --count 5 --rounds 2");
+    let report = json(&tmpfs(), "latency --replicas 3 --slow 20000us --slow-after 5000us --count 5 --rounds 2");
     assert_positive(&report, &["ratio_slow_p50", "ratio_slow_p99", "prompt_p50_us", "p50_us"]);
 }
 
 #[test]
 fn replicas_behind_a_delay_are_compared_with_one() {
-    let report = json(&tmpfs(), "latency --delay-us 1000 --replicas 3 --count 5 --rounds 2");
+    let report = json(&tmpfs(), "latency --delay 1000us --replicas 3 --count 5 --rounds 2");
     assert_positive(&report, &["ratio_replicas_p50", "ratio_replicas_p50_min", "ratio_replicas_p50_max"]);
     // Every byte is delayed, in both directions: less than 2 ms would mean that the relay was not there.
     for name in ["p50_us", "single_p50_us", "floor_p50_us"] {
@@ -84,16 +84,16 @@ fn replicas_behind_a_delay_are_compared_with_one() {
 fn bandwidth_beside_its_floor() {
     let report = json(&tmpfs(), "bandwidth --size 4096 --depth 4 --count 50 --rounds 2");
     assert_positive(&report, &["mib_per_s", "floor_mib_per_s", "ratio_bandwidth", "ratio_bandwidth_min"]);
-    assert_eq!(report["durability"], "ProcessCrash");
+    assert_eq!(report["durability"], "process-crash");
     assert_eq!(report["depth"], 4);
 }
 
 #[test]
 fn every_mode_says_what_its_flushes_reached() {
     for (mode, durability, method) in [
-        ("auto", "ProcessCrash", "send-after-write"),
-        ("gpspm", "ProcessCrash", "send-after-write"),
-        ("visible", "Visible", "send-after-write"),
+        ("auto", "process-crash", "send-after-write"),
+        ("gpspm", "process-crash", "send-after-write"),
+        ("visible", "visible", "send-after-write"),
     ] {
         for layer in ["pool", "access"] {
             let report = json(&tmpfs(), &format!("latency --mode {mode} --layer {layer} --count 20 --rounds 1"));
@@ -107,7 +107,7 @@ fn every_mode_says_what_its_flushes_reached() {
             let output = bench(&tmpfs(), &format!("latency --mode {mode} --layer {layer} --count 5 --rounds 1"));
             let error = String::from_utf8_lossy(&output.stderr);
             assert_eq!(output.status.code(), Some(1), "{mode} {layer}: {error}");
-            assert!(error.contains(if mode == "apm" { "read-after-write" } else { "native flush" }), "{error}");
+            assert!(error.contains(if mode == "apm" { "read-after-write" } else { "native-flush" }), "{error}");
         }
     }
 }
@@ -164,7 +164,7 @@ fn longer_than(report: &Value, ms: u64) -> u64 {
 #[test]
 fn a_stopped_target_is_in_the_tail_of_an_open_loop_and_hides_in_a_closed_one() {
     let run = |pace: &str| {
-        json(&tmpfs(), &format!("latency --waiting adaptive --rounds 1 --count 5000 --pause-target-ms 100 {pace}"))
+        json(&tmpfs(), &format!("latency --waiting adaptive --rounds 1 --count 5000 --pause-target 100ms {pace}"))
     };
     let closed = run("--rw write");
     let open = run("--rate 2000");
@@ -179,12 +179,12 @@ fn a_stopped_target_is_in_the_tail_of_an_open_loop_and_hides_in_a_closed_one() {
 fn a_batch_beside_as_many_persists() {
     let report = json(&tmpfs(), "batch --count 20 --size 64 --rounds 2");
     assert_positive(&report, &["persists_us", "batch_us", "speedup"]);
-    assert_eq!(report["durability"], "ProcessCrash");
+    assert_eq!(report["durability"], "process-crash");
 }
 
 #[test]
 fn idle_connections_are_counted() {
-    let report = json(&tmpfs(), "idle --connections 10 --duration-ms 50");
+    let report = json(&tmpfs(), "idle --connections 10 --duration 50ms");
     assert_eq!(report["connections"], 10);
     assert_eq!(report["threads"], report["empty_threads"]);
     for name in ["cpu_percent", "memory_mib"] {
@@ -194,8 +194,8 @@ fn idle_connections_are_counted() {
 
 #[test]
 fn many_clients_beside_as_many_raw_threads() {
-    let report = json(&disk(), "scale --clients 1 --clients 6 --rounds 2 --round-ms 20");
-    assert_eq!((&report["medium"], &report["durability"]), (&"file".into(), &"PowerFailure".into()));
+    let report = json(&disk(), "scale --clients 1 --clients 6 --rounds 2 --round 20ms");
+    assert_eq!((&report["medium"], &report["durability"]), (&"file".into(), &"power-failure".into()));
     let counts = report["counts"].as_array().unwrap();
     assert_eq!(counts.iter().map(|count| count["clients"].as_u64()).collect::<Vec<_>>(), [Some(1), Some(6)]);
     for count in counts {
@@ -211,17 +211,17 @@ fn many_clients_beside_as_many_raw_threads() {
         // Everyone gets a turn in each round.
         assert!(count["samples"].as_u64() >= count["clients"].as_u64().map(|clients| 2 * clients), "{count}");
     }
-    let report = json(&tmpfs(), "scale --medium tmpfs --transport shm --clients 3 --rounds 1 --round-ms 20");
-    assert_eq!(report["durability"], "ProcessCrash");
+    let report = json(&tmpfs(), "scale --medium tmpfs --transport shm --clients 3 --rounds 1 --round 20ms");
+    assert_eq!(report["durability"], "process-crash");
     assert!(report["counts"][0].get("exchange_per_s").is_none(), "nothing compares over shm: {report}");
 }
 
 #[test]
 fn clients_of_one_pool_have_a_table_without_exchanges() {
-    let output = bench(&disk(), "scale --one-pool --clients 3 --rounds 1 --round-ms 20");
+    let output = bench(&disk(), "scale --one-pool --clients 3 --rounds 1 --round 20ms");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success());
-    for part in ["one pool", "CPU us", "3  pmof", "raw", "PowerFailure on 1/1"] {
+    for part in ["one pool", "CPU us", "3  pmof", "raw", "power-failure on 1/1"] {
         assert!(text.contains(part), "{part} in {text}");
     }
     assert!(!text.contains("exchange"), "{text}");
@@ -232,7 +232,7 @@ fn people_get_a_table() {
     let output = bench(&tmpfs(), "latency --count 10 --rounds 1");
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success());
-    for part in ["p50 us", "pmof", "floor", "ProcessCrash on 1/1"] {
+    for part in ["p50 us", "pmof", "floor", "process-crash on 1/1"] {
         assert!(text.contains(part), "{part} in {text}");
     }
 }
@@ -275,7 +275,7 @@ fn wrong_use_is_distinguished() {
         ("bandwidth --layer access --replicas 2", "--replicas"),
         ("bandwidth --size 8 --depth 1000 --batch 100", "--batch"),
         ("latency --at-least 2", "--replicas"),
-        ("latency --delay-us 5 --transport shm", "--delay-us"),
+        ("latency --delay 5us --transport shm", "--delay"),
     ] {
         let output = bench(&tmpfs(), arguments);
         let error = String::from_utf8_lossy(&output.stderr);

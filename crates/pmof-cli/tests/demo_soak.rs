@@ -37,8 +37,8 @@ fn is_empty(directory: &TempDir) -> bool {
 #[test]
 fn the_demo_recovers_every_acknowledged_write() {
     let directory = directory();
-    let report = json(&pmof(&directory, &["demo", "--seconds", "1", "--json"]));
-    assert_eq!(report["durability"], "PowerFailure");
+    let report = json(&pmof(&directory, &["demo", "--time", "1s", "--json"]));
+    assert_eq!(report["durability"], "power-failure");
     assert_eq!(report["evidence"], "probed");
     let replicas = report["replicas"].as_array().unwrap();
     assert_eq!(replicas.len(), 3);
@@ -65,13 +65,13 @@ fn the_demo_recovers_every_acknowledged_write() {
 #[test]
 fn the_demo_tells_people_what_happens() {
     let directory = directory();
-    let output = pmof(&directory, &["demo", "--seconds", "1"]);
+    let output = pmof(&directory, &["demo", "--time", "1s"]);
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     for words in [
         "1. Three targets",
-        "receipt: PowerFailure on 3 of 3",
-        "receipt: PowerFailure on 2 of 3",
+        "receipt: power-failure on 3 of 3",
+        "receipt: power-failure on 2 of 3",
         "degraded, without tcp://127.0.0.1:",
         " is back and lacks up to ",
         " bytes were copied in ",
@@ -87,7 +87,7 @@ fn the_demo_refuses_a_directory_without_durability() {
     assert_eq!(output.status.code(), Some(1));
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(error.contains("/proc") && error.contains("--dir DIR"), "{error}");
-    let output = Command::new(env!("CARGO_BIN_EXE_pmof")).args(["demo", "--seconds", "0"]).output().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_pmof")).args(["demo", "--time", "0s"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
 }
 
@@ -95,7 +95,7 @@ fn the_demo_refuses_a_directory_without_durability() {
 fn killed_with_its_demo_no_target_is_left() {
     let directory = directory();
     let mut demo = Command::new(env!("CARGO_BIN_EXE_pmof"))
-        .args(["demo", "--seconds", "20", "--dir"])
+        .args(["demo", "--time", "20s", "--dir"])
         .arg(directory.path())
         .stdout(Stdio::piped())
         .spawn()
@@ -158,7 +158,7 @@ fn the_chaos_finds_a_byte_that_no_catch_up_copied() {
     let directory = directory();
     let chaos = ["chaos", "--kills", "1", "--pauses", "0", "--cuts", "0", "--seed", "5", "--json", "--break-catch-up"];
     // A member that is late on a busy machine would be lost, compared by digests, and repaired.
-    let output = pmof(&directory, &[&chaos[..], &["--loss-timeout-ms", "20000"]].concat());
+    let output = pmof(&directory, &[&chaos[..], &["--loss-timeout", "20000ms"]].concat());
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{error}");
     assert!(error.contains("are not what was acknowledged last") && error.contains("--seed 5"), "{error}");
@@ -180,7 +180,7 @@ fn a_pool_is_taken_from_writers_that_hang() {
 fn nobody_notices_kills_and_pauses_over_shared_memory() {
     let directory = directory();
     let chaos = ["chaos", "--transport", "shm", "--kills", "3", "--pauses", "1", "--json"];
-    let report = json(&pmof(&directory, &[&chaos[..], &["--loss-timeout-ms", "2000"]].concat()));
+    let report = json(&pmof(&directory, &[&chaos[..], &["--loss-timeout", "2000ms"]].concat()));
     assert!(number(&report, "/errors").abs() < 0.5 && number(&report, "/persists") > 0.0, "{report}");
     assert!(number(&report, "/catch_ups") >= 1.0 && number(&report, "/stall/kill/samples") > 2.0, "{report}");
     assert!(is_empty(&directory), "the chaos cleans up");
@@ -191,7 +191,7 @@ fn nobody_notices_kills_pauses_and_cuts() {
     let directory = directory();
     let chaos = ["chaos", "--kills", "3", "--pauses", "1", "--cuts", "1", "--json"];
     // Targets of a machine that is busy with other tests are late too.
-    let report = json(&pmof(&directory, &[&chaos[..], &["--loss-timeout-ms", "2000"]].concat()));
+    let report = json(&pmof(&directory, &[&chaos[..], &["--loss-timeout", "2000ms"]].concat()));
     assert!(number(&report, "/errors").abs() < 0.5 && number(&report, "/persists") > 0.0, "{report}");
     for (kind, count) in [("/faults/kills", 3.0), ("/faults/pauses", 1.0), ("/faults/cuts", 1.0)] {
         assert!((number(&report, kind) - count).abs() < 0.5, "{kind} of {report}");

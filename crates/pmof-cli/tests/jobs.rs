@@ -111,7 +111,7 @@ fn an_apm_pair_runs_a_mix_and_fios_text_tells_of_it() {
         "Run status group 0 (all jobs):",
         "   READ: bw=",
         "  WRITE: bw=",
-        "flushes reached Visible (send-after-write",
+        "flushes reached visible (send-after-write",
     ] {
         assert!(text.contains(part), "{part} in {text}");
     }

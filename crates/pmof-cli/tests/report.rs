@@ -109,7 +109,7 @@ fn a_report_has_its_page_its_table_and_its_numbers() {
         for name in ["p50_us", "floor_p50_us", "ratio_p50", "mib_per_s_low", "floor_mib_per_s_high"] {
             assert!(result[name].as_f64().is_some_and(|number| number > 0.0), "{name} of {result}");
         }
-        assert_eq!(result["durability"], "ProcessCrash");
+        assert_eq!(result["durability"], "process-crash");
         assert!(!result["histogram_ns"].as_array().unwrap().is_empty());
     }
     // The golden report of the page's tests has the names of today.

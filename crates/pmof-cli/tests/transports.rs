@@ -90,19 +90,9 @@ fn the_demo_runs_over_shared_memory_and_on_a_device() {
     let device = device(directory.path(), "device");
     let dir = directory.path().join("dir");
     fs::create_dir(&dir).unwrap();
-    let report = json(&[
-        "demo",
-        "--transport",
-        "shm",
-        "--seconds",
-        "1",
-        "--json",
-        "--dir",
-        text(&dir),
-        "--device",
-        text(&device),
-    ]);
-    assert_eq!((&report["transport"], &report["durability"]), (&"shm".into(), &"PowerFailure".into()));
+    let report =
+        json(&["demo", "--transport", "shm", "--time", "1s", "--json", "--dir", text(&dir), "--device", text(&device)]);
+    assert_eq!((&report["transport"], &report["durability"]), (&"shm".into(), &"power-failure".into()));
     assert!(report["replicas"].as_array().unwrap().iter().all(|replica| replica["records_verified"] != 0));
     assert!(fs::read(&device).unwrap()[..4096].iter().all(|byte| *byte == 0), "the device is free again");
     assert!(fs::read_dir(&dir).unwrap().next().is_none());
@@ -120,7 +110,7 @@ fn latency_over_shared_memory_is_compared_with_stores() {
     let directory = tempfile::tempdir_in("/dev/shm").unwrap();
     let arguments = ["--transport", "shm", "--size", "512", "--count", "20", "--rounds", "2", "--json", "--dir"];
     let report = json(&[&["bench", "latency"], &arguments[..], &[text(directory.path())]].concat());
-    assert_eq!(report["method"], "local write-back");
+    assert_eq!(report["method"], "local-write-back");
     for name in ["p50_us", "floor_p50_us", "ratio_p50"] {
         assert!(report[name].as_f64().is_some_and(|number| number > 0.0), "{name} of {report}");
     }
@@ -154,8 +144,8 @@ fn a_ledger_tells_what_a_pool_must_hold() {
         ledger,
         "--seed",
         "5",
-        "--seconds",
-        "1",
+        "--time",
+        "1s",
     ]);
     assert!(wrote["acked"].as_u64().unwrap() > 2, "{wrote}");
     let checked = json(&["soak", "check", "--pool", &a, "--pool", &b, "--ledger", ledger, "--seed", "5"]);
@@ -200,15 +190,15 @@ fn writes_that_were_not_flushed_are_acknowledged_only_on_request() {
     let url = format!("{}?pool=a", target.shm);
     let ledger = directory.path().join(".ledger");
     let write = |more: &[&str]| {
-        let common = ["soak", "write", "--pool", &url, "--ledger", text(&ledger), "--seed", "1", "--seconds", "1"];
+        let common = ["soak", "write", "--pool", &url, "--ledger", text(&ledger), "--seed", "1", "--time", "1s"];
         pmof(&[&common[..], more].concat())
     };
     let (report, is_good) = object(&write(&["--create", "200000", "--durability", "visible", "--skip-flush"]));
-    assert!(is_good && report["durability"] == "Visible", "{report}");
+    assert!(is_good && report["durability"] == "visible", "{report}");
     fs::remove_file(&ledger).unwrap();
     let refused = write(&["--durability", "power-failure", "--method", "native-flush"]);
     let error = String::from_utf8_lossy(&refused.stderr);
-    assert!(!refused.status.success() && error.contains("native flush") && error.contains(&url), "{error}");
+    assert!(!refused.status.success() && error.contains("native-flush") && error.contains(&url), "{error}");
 }
 
 #[test]
@@ -217,7 +207,7 @@ fn options_that_do_not_go_together_are_refused() {
         (&["demo", "--transport", "verbs"][..], "--address"),
         (&["demo", "--source", "127.0.0.1"], "--source"),
         (&["soak", "--transport", "shm", "--address", "127.0.0.1"], "--address"),
-        (&["bench", "latency", "--transport", "shm", "--delay-us", "5"], "--delay-us"),
+        (&["bench", "latency", "--transport", "shm", "--delay", "5us"], "--delay"),
     ] {
         let output = pmof(arguments);
         let error = String::from_utf8_lossy(&output.stderr);

@@ -70,7 +70,7 @@ impl Target {
         Ok(())
     }
 
-    /// Where it listens, such as `tcp://HOST:PORT`.
+    /// Where it listens, such as `tcp://HOST[:PORT]`.
     pub fn address(&self) -> &str {
         &self.address
     }

@@ -7,15 +7,15 @@ use pmof::{Pool, PoolOptions, SetOptions, SshOptions, TargetOptions, pool_set::P
 
 use crate::{
     children::Target,
-    words::{MethodName, TransportName},
+    words::{self, MethodName, TransportName},
 };
 
 /// How long targets are waited for.
 #[derive(Clone, Copy, Debug, clap::Args)]
 pub struct ConnectArgs {
-    /// Time for a target to answer, and for ssh to log in and start one [default: 5, through ssh 30]
-    #[arg(long, value_name = "SECONDS", global = true, value_parser = clap::value_parser!(u64).range(1..=86_400))]
-    connect_timeout: Option<u64>,
+    /// Time for a target to answer, and for ssh to log in and start one [default: 5s, through ssh 30s]
+    #[arg(long, value_name = "TIME", global = true, value_parser = words::times(Duration::from_millis(1)..=Duration::from_secs(86_400)))]
+    connect_timeout: Option<Duration>,
 }
 
 impl ConnectArgs {
@@ -46,7 +46,7 @@ impl ConnectArgs {
     }
 
     fn timeout(self) -> Option<Duration> {
-        self.connect_timeout.map(Duration::from_secs)
+        self.connect_timeout
     }
 
     /// Of pool sets.

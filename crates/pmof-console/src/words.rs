@@ -1,12 +1,13 @@
 //! The words of the command line for transports, methods of flush and levels of durability.
 
-use std::{error::Error, str::FromStr, time::Duration};
+use std::{error::Error, ops::RangeInclusive, str::FromStr, time::Duration};
 
 use clap::ValueEnum;
 use pmof::{
     Durability, Method, PoolOptions,
     access::{FabricProvider, Transport},
     causes,
+    pool_set::bytes_of_size,
 };
 
 /// A value parser that says all of why an argument is refused: clap prints only the outermost error.
@@ -17,21 +18,63 @@ pub fn parsed<T: FromStr<Err: Into<Box<dyn Error + Send + Sync>>>>(text: &str) -
     text.parse().map_err(|error: T::Err| causes(&*error.into()).to_string())
 }
 
-/// A value parser for times: a whole number and a unit; seconds without one.
+/// A value parser for times: a number and a unit; seconds without one.
 ///
 /// # Errors
 /// What a time looks like.
 pub fn time(text: &str) -> Result<Duration, String> {
-    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
+    let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.').len();
     let (number, unit) = text.split_at(digits);
-    let unit_ms = match unit {
-        "ms" => 1,
-        "s" | "" => 1000,
-        "min" => 60_000,
-        _ => return Err("a time is a whole number and ms, s or min, such as 10s".to_owned()),
+    let unit_s = match unit {
+        "us" => 1e-6,
+        "ms" => 1e-3,
+        "s" | "" => 1.0,
+        "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(NO_TIME.to_owned()),
     };
-    let number: u64 = number.parse().map_err(|error| causes(&error).to_string())?;
-    number.checked_mul(unit_ms).map(Duration::from_millis).ok_or_else(|| "the time is too long".to_owned())
+    let number: f64 = number.parse().map_err(|_| NO_TIME.to_owned())?;
+    Duration::try_from_secs_f64(number * unit_s).map_err(|_| "the time is too long".to_owned())
+}
+
+/// What [`time`] reads.
+const NO_TIME: &str = "a time is a number and us, ms, s, min or h, such as 10s";
+
+/// A value parser for times of a range, in whole microseconds.
+pub fn microseconds(range: RangeInclusive<Duration>) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync {
+    move |text| Ok(u64::try_from(time_in(text, &range)?.as_micros()).unwrap_or(u64::MAX))
+}
+
+/// A value parser for times of a range, in whole milliseconds.
+pub fn milliseconds(range: RangeInclusive<Duration>) -> impl Fn(&str) -> Result<u64, String> + Clone + Send + Sync {
+    move |text| Ok(u64::try_from(time_in(text, &range)?.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// A value parser for times of a range.
+pub fn times(range: RangeInclusive<Duration>) -> impl Fn(&str) -> Result<Duration, String> + Clone + Send + Sync {
+    move |text| time_in(text, &range)
+}
+
+fn time_in(text: &str, range: &RangeInclusive<Duration>) -> Result<Duration, String> {
+    let time = time(text)?;
+    if range.contains(&time) { Ok(time) } else { Err(format!("{:?} to {:?} are possible", range.start(), range.end())) }
+}
+
+/// A value parser for sizes: a whole number of bytes, or of K, M, G or T of them (1024).
+///
+/// # Errors
+/// What a size looks like.
+pub fn size(text: &str) -> Result<u64, String> {
+    bytes_of_size(text).map_err(|why| format!("{why}: a size is a whole number and nothing, K, M, G or T, such as 64M"))
+}
+
+/// A value parser for sizes of a range, in bytes.
+pub fn sizes<T: TryFrom<u64>>(range: RangeInclusive<u64>) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync {
+    move |text| {
+        let bytes = size(text)?;
+        let fits = if range.contains(&bytes) { T::try_from(bytes).ok() } else { None };
+        fits.ok_or_else(|| format!("{} to {} bytes are possible", range.start(), range.end()))
+    }
 }
 
 /// What carries the bytes.
@@ -137,11 +180,39 @@ mod tests {
 
     #[test]
     fn times_have_units() {
-        for (text, ms) in [("0s", 0), ("0", 0), ("10s", 10_000), ("10", 10_000), ("500ms", 500), ("2min", 120_000)] {
-            assert_eq!(time(text), Ok(Duration::from_millis(ms)), "{text}");
+        for (text, us) in [
+            ("0s", 0),
+            ("0", 0),
+            ("10s", 10_000_000),
+            ("0.25", 250_000),
+            ("500ms", 500_000),
+            ("0.1ms", 100),
+            ("7us", 7),
+            ("2min", 120_000_000),
+            ("1h", 3_600_000_000),
+        ] {
+            assert_eq!(time(text), Ok(Duration::from_micros(us)), "{text}");
         }
-        for text in ["", "s", "-1s", "1.5s", "1h", "1 s", "99999999999999999999s", "18446744073709551615min"] {
+        for text in
+            ["", "s", ".", "1..5", "-1s", "1d", "1 s", "NaN", "99999999999999999999s", "18446744073709551615min"]
+        {
             assert!(time(text).is_err(), "{text}");
+        }
+        let within = microseconds(Duration::from_millis(1)..=Duration::from_secs(1));
+        assert_eq!((within("1ms"), within("1")), (Ok(1000), Ok(1_000_000)));
+        assert_eq!(within("1.1s"), Err("1ms to 1s are possible".to_owned()));
+    }
+
+    #[test]
+    fn sizes_have_suffixes() {
+        assert_eq!((size("0"), size("64K"), size("1G")), (Ok(0), Ok(64 << 10), Ok(1 << 30)));
+        for text in ["", "-1", "1.5G", "1g", "K", "8388608T"] {
+            assert!(size(text).is_err(), "{text}");
+        }
+        let small = sizes::<u16>(1..=1 << 20);
+        assert_eq!(small("4K"), Ok(4096));
+        for text in ["0", "64K", "2M"] {
+            assert_eq!(small(text), Err("1 to 1048576 bytes are possible".to_owned()), "{text}");
         }
     }
 }

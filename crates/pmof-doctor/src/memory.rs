@@ -117,10 +117,10 @@ pub enum FlushMethod {
 impl fmt::Display for FlushMethod {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::NativeFlush => "native flush",
+            Self::NativeFlush => "native-flush",
             Self::ReadAfterWrite => "read-after-write",
             Self::SendAfterWrite => "send-after-write",
-            Self::LocalFlush => "local flush",
+            Self::LocalFlush => "local-write-back",
         })
     }
 }

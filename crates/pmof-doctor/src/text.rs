@@ -226,7 +226,7 @@ fn details(memory: &Memory, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "    no more {why}")?;
     }
     if let (Some(mechanism), true) = (memory.declared_mechanism, memory.durability < Durability::PowerFailure) {
-        writeln!(f, "    if an operator declares the host battery-backed: PowerFailure, {}", doing(mechanism))?;
+        writeln!(f, "    if an operator declares the host battery-backed: power-failure, {}", doing(mechanism))?;
     }
     for command in &memory.improve {
         writeln!(f, "    to do   {command}")?;

@@ -29,9 +29,9 @@ impl Durability {
 impl fmt::Display for Durability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
-            Self::Visible => "Visible",
-            Self::ProcessCrash => "ProcessCrash",
-            Self::PowerFailure => "PowerFailure",
+            Self::Visible => "visible",
+            Self::ProcessCrash => "process-crash",
+            Self::PowerFailure => "power-failure",
         })
     }
 }

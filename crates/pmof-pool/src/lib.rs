@@ -64,7 +64,7 @@ pub use replica::{
 };
 pub use set::{
     PartSize, PartSpec, PoolSet, RemoteSpec, ReplicaSpec, SET_LEN_BYTES_MAX, SET_SIGNATURE, SetError, SetOptions,
-    SetProblem,
+    SetProblem, bytes_of_size,
 };
 pub use set_at::{SetAtError, set_at};
 pub use sync::{Apart, MisplacedPart, Step, SyncError, SyncOptions, SyncReport, SyncedReplica, opening_count, sync};

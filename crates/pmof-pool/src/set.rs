@@ -34,6 +34,7 @@ mod size;
 mod tests;
 
 pub use error::{SetError, SetProblem};
+pub use size::bytes_of_size;
 
 /// The first line of every pool set file, without its newline.
 pub const SET_SIGNATURE: &[u8] = b"PMEMPOOLSET";

@@ -28,8 +28,8 @@ impl Method {
     /// The name that people and scripts read.
     pub fn name(self) -> &'static str {
         match self {
-            Self::NativeFlush => "native flush",
-            Self::LocalWriteBack => "local write-back",
+            Self::NativeFlush => "native-flush",
+            Self::LocalWriteBack => "local-write-back",
             Self::ReadAfterWrite => "read-after-write",
             Self::ReadAfterSend => "read-after-send",
             Self::SendAfterWrite => "send-after-write",

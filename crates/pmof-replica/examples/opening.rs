@@ -1,7 +1,7 @@
 //! How long a pool takes to open after its writer was killed: opens it, or makes it, writes a page to each of some extents, and is killed by `SIGKILL`. Run it again and again:
 //!
 //! ```sh
-//! cargo run --release -p pmof-replica --example opening -- 1073741824 tcp://HOST:PORT/orders tcp://HOST:PORT/orders
+//! cargo run --release -p pmof-replica --example opening -- 1073741824 tcp://HOST[:PORT]/orders tcp://HOST[:PORT]/orders
 //! ```
 
 use std::{

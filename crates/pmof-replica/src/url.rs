@@ -1,4 +1,4 @@
-//! Where a replica lives: `tcp://HOST:PORT/POOL`, `verbs://HOST:PORT/POOL[?source=IP]`, `shm:///SOCKET?pool=POOL`,
+//! Where a replica lives: `tcp://HOST[:PORT]/POOL`, `verbs://HOST[:PORT]/POOL[?source=IP]`, `shm:///SOCKET?pool=POOL`,
 //! `ssh://[USER@]HOST[:PORT]/POOL` or `file:///DIRECTORY/POOL`.
 
 use std::{
@@ -70,7 +70,7 @@ impl fmt::Display for TargetUrl {
 
 /// A target's address and the name of a pool there.
 ///
-/// As text `tcp://HOST:PORT/POOL`, `verbs://HOST:PORT/POOL` (then `?source=IP` where routing does not decide which local
+/// As text `tcp://HOST[:PORT]/POOL`, `verbs://HOST[:PORT]/POOL` (then `?source=IP` where routing does not decide which local
 /// device to use; a name with a `?` cannot be written there), `shm:///PATH/OF/SOCKET?pool=POOL`,
 /// `ssh://[USER@]HOST[:PORT]/POOL`, or `file:///DIRECTORY/POOL` for a file of this machine, or a devdax device (`file:///dev/dax0.0`), which this process
 /// has itself. Nothing is escaped.
@@ -96,7 +96,7 @@ pub enum PoolUrlError {
     Ssh(#[from] SshHostError),
     /// It begins with no scheme, or with none that there is.
     #[error(
-        "{text:?} is no pool URL: write tcp://HOST:PORT/POOL, verbs://HOST:PORT/POOL, fabric+PROVIDER://HOST:PORT/POOL, shm:///PATH/OF/SOCKET?pool=POOL, ssh://[USER@]HOST[:PORT]/POOL or file:///DIRECTORY/POOL"
+        "{text:?} is no pool URL: write tcp://HOST[:PORT]/POOL, verbs://HOST[:PORT]/POOL, fabric+PROVIDER://HOST[:PORT]/POOL, shm:///PATH/OF/SOCKET?pool=POOL, ssh://[USER@]HOST[:PORT]/POOL or file:///DIRECTORY/POOL"
     )]
     UnknownScheme {
         /// What was given.
@@ -221,10 +221,10 @@ fn directory_of(text: &str) -> Option<PathBuf> {
 /// How a pool of the transport is written.
 fn form_of(transport: Transport) -> &'static str {
     match transport {
-        Transport::Verbs => "verbs://HOST:PORT/POOL or verbs://HOST:PORT/POOL?source=IP",
+        Transport::Verbs => "verbs://HOST[:PORT]/POOL or verbs://HOST[:PORT]/POOL?source=IP",
         Transport::Shm => "shm:///PATH/OF/SOCKET?pool=POOL",
-        Transport::Fabric(_) => "fabric+PROVIDER://HOST:PORT/POOL or fabric://HOST:PORT/POOL",
-        _ => "tcp://HOST:PORT/POOL",
+        Transport::Fabric(_) => "fabric+PROVIDER://HOST[:PORT]/POOL or fabric://HOST[:PORT]/POOL",
+        _ => "tcp://HOST[:PORT]/POOL",
     }
 }
 
@@ -273,10 +273,10 @@ mod tests {
     fn wrong_urls_say_what_is_wrong() {
         let parse = |text: &str| text.parse::<PoolUrl>().unwrap_err();
         for (text, form) in [
-            ("tcp://a:1", "tcp://HOST:PORT/POOL"),
-            ("tcp://a:1/", "tcp://HOST:PORT/POOL"),
-            ("verbs://a:1", "verbs://HOST:PORT/POOL?source=IP"),
-            ("verbs://a:1/?source=1.2.3.4", "verbs://HOST:PORT/POOL?source=IP"),
+            ("tcp://a:1", "tcp://HOST[:PORT]/POOL"),
+            ("tcp://a:1/", "tcp://HOST[:PORT]/POOL"),
+            ("verbs://a:1", "verbs://HOST[:PORT]/POOL?source=IP"),
+            ("verbs://a:1/?source=1.2.3.4", "verbs://HOST[:PORT]/POOL?source=IP"),
             ("shm:///run/a.sock", "shm:///PATH/OF/SOCKET?pool=POOL"),
             ("shm:///run/a.sock?pool=", "shm:///PATH/OF/SOCKET?pool=POOL"),
             ("ssh://a", "ssh://[USER@]HOST[:PORT]/POOL"),
@@ -304,7 +304,7 @@ mod tests {
         for text in ["tcp://a:1/x?pool=y", "tcp://a:1/x?source=1.2.3.4", "fabric+tcp://a:1/x?pool=y"] {
             let error = parse(text);
             assert!(matches!(error, PoolUrlError::Parameter { .. }), "{text}");
-            assert!(error.to_string().contains("://HOST:PORT/POOL"), "{error}");
+            assert!(error.to_string().contains("://HOST[:PORT]/POOL"), "{error}");
         }
         for text in ["ssh:///x", "ssh://-oProxyCommand=x/x"] {
             assert!(matches!(parse(text), PoolUrlError::Ssh(_)), "{text}");

@@ -7,11 +7,11 @@
 // `println!` panics where nobody reads: see `pmof_console::say`.
 #![deny(clippy::print_stdout)]
 
-use std::{net::IpAddr, path::PathBuf};
+use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
-use pmof_console::words::TransportName;
+use pmof_console::words::{self, TransportName};
 
 mod child;
 mod compare;
@@ -30,7 +30,7 @@ pub use matrix::Plan;
 pub use page::html;
 pub use table::csv;
 
-/// Measures everything that works on this machine, each beside its floor, and writes one page
+/// Measure everything that works on this machine, each beside its floor, and writes one page
 ///
 /// Latency by block size; bandwidth by block size, threads and depth; both under load on the target's CPU; reads, writes and mixes; each
 /// mode and transport; one to three replicas. What cannot run here is shown as skipped, with its reason. Writes report.html, which needs no
@@ -72,9 +72,9 @@ struct MeasureArgs {
     /// Only cells whose name contains this, such as latency-write/tcp/ or /4096; may be repeated
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
-    /// Measure each contender of a cell for so long in all [default: 3, quick 0.3]
-    #[arg(long, value_name = "SECONDS", value_parser = seconds)]
-    time: Option<f64>,
+    /// Measure each contender of a cell for this time in all [default: 3s, quick 0.3s]
+    #[arg(long, value_name = "TIME", value_parser = words::times(Duration::from_millis(10)..=Duration::from_secs(600)))]
+    time: Option<Duration>,
     /// Rounds of a cell, in which its contenders take turns; six give 95 % confidence [default: 15, quick 9]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1000))]
     rounds: Option<u64>,
@@ -103,17 +103,12 @@ impl MeasureArgs {
             address: self.address,
             source: self.source,
             only: self.only.clone(),
-            seconds: self.time.unwrap_or(if self.quick { 0.3 } else { 3.0 }),
+            seconds: self.time.map_or(if self.quick { 0.3 } else { 3.0 }, |time| time.as_secs_f64()),
             rounds: self.rounds.unwrap_or(if self.quick { 9 } else { 15 }),
             initiator_cpu: self.initiator_cpu,
             target_cpu: self.target_cpu,
         }
     }
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number".to_owned())?;
-    if (0.01..=600.0).contains(&seconds) { Ok(seconds) } else { Err("0.01 to 600 seconds are possible".to_owned()) }
 }
 
 /// Runs `pmof report`.

@@ -276,7 +276,7 @@ fn reading(document: &Document) -> Markup {
                     "over shm the same stores and write-back within the process. A mix has no floor of its own." }
                 li { strong { "Ratio. " } "The median over the rounds of each round's own ratio: floor and pmof take turns of a fraction of a second, and meet the same disturbances." }
                 li { strong { "Whiskers. " } "The median of a round lies between them with 95 % confidence (order statistics, at least six rounds)." }
-                li { strong { "Durability. " } em { "Visible" } ": others read the bytes. " em { "ProcessCrash" } ": they survive the target process. " em { "PowerFailure" }
+                li { strong { "Durability. " } em { "visible" } ": others read the bytes. " em { "process-crash" } ": they survive the target process. " em { "power-failure" }
                     ": they reached the medium's persistence domain. The label names the method of the flush and whether the level was probed or declared." }
                 li { strong { "Methods. " } "gpspm (send-after-write): the target's CPU flushes. apm (read-after-write): a read pushes the bytes out of the device. "
                     "native: the device's own FLUSH. auto: the cheapest that reaches the level, as programs have it." }

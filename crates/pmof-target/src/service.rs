@@ -3,7 +3,7 @@
 //! Reads, writes and flushes of an open pool never come here: the access layer serves them, on the same thread.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     io, mem,
     net::SocketAddr,
     path::Path,
@@ -285,6 +285,7 @@ pub struct Observer {
 /// Where connections come in, and the peer that they belong to.
 #[derive(Debug)]
 struct Acceptor {
+    transport: Transport,
     listener: Listener,
     peer: Peer,
 }
@@ -322,7 +323,7 @@ struct Worker {
 
 impl Service {
     /// Starts a target for the pools under `root` on these addresses, of one or several transports; port 0 picks a free
-    /// one. Addresses that other machines reach need [`ServiceOptions::trust_network`].
+    /// one. It listens on all addresses that a name stands for. Addresses that other machines reach need [`ServiceOptions::trust_network`].
     pub fn start(root: &Path, listen: &[Address], mut options: ServiceOptions) -> Result<Self, ServiceError> {
         if listen.is_empty() {
             return Err(ServiceError::NoAddress);
@@ -341,8 +342,7 @@ impl Service {
         let domain = failure_domain(options.failure_domain.clone());
         let stores = Stores { pools, sets, leases: Leases::default(), boot, domain };
         let acceptors = open_acceptors(listen, &options)?;
-        let addresses =
-            listen.iter().zip(&acceptors).map(|(address, acceptor)| acceptor.address(address.transport)).collect();
+        let addresses = acceptors.iter().map(|acceptor| acceptor.address()).collect();
         let queue_options = QueueOptions::default().waiting(options.waiting);
         let background = Background::start()?;
         let worker_count = worker_count(&options);
@@ -384,7 +384,7 @@ impl Service {
         Ok(service)
     }
 
-    /// The addresses that it listens on, in the order given, with the ports that were picked.
+    /// The addresses that it listens on, in the order given, with the ports that were picked: several of a name that stands for several.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
@@ -683,36 +683,66 @@ fn reserve_bytes(transport: Option<Transport>) -> u64 {
 }
 
 impl Acceptor {
-    fn address(&self, transport: Transport) -> Address {
+    fn address(&self) -> Address {
         let place = match self.listener.local_address() {
             Location::Ip(address) => Place::Host { host: address.ip().to_string(), port: address.port() },
             Location::Path(path) => Place::Path(path.clone()),
         };
-        Address { transport, place }
+        Address { transport: self.transport, place }
     }
 }
 
 /// Listens on all addresses, through one peer a transport and device.
+/// Listens on all addresses that each name stands for, but for those of a kind that this machine does not have.
 fn open_acceptors(listen: &[Address], options: &ServiceOptions) -> Result<Vec<Arc<Acceptor>>, ServiceError> {
-    let mut peers: Vec<(Transport, Option<DeviceChoice>, Peer)> = Vec::new();
+    let mut peers = Vec::new();
     let mut acceptors = Vec::with_capacity(listen.len());
     for address in listen {
         let resolve = |source| ServiceError::Resolve { address: address.clone(), source };
-        let location = address.resolve().map_err(resolve)?.into_iter().next();
-        let location = location.ok_or_else(|| resolve(io::ErrorKind::NotFound.into()))?;
-        let transport = address.transport;
-        let device = (transport == Transport::Verbs).then(|| device_of(&location, &options.verbs));
-        let known = peers.iter().find(|(other, chosen, _)| *other == transport && *chosen == device);
-        let peer = match (known, &device) {
-            (Some((.., peer)), _) => peer.clone(),
-            (None, None) => Peer::open(transport)?,
-            (None, Some(device)) => Peer::open_verbs(&options.verbs.clone().device(device.clone()))?,
-        };
-        peers.push((transport, device, peer.clone()));
-        let listener = peer.listen(location, listen_options(options))?;
-        acceptors.push(Arc::new(Acceptor { listener, peer }));
+        let mut locations = address.resolve().map_err(resolve)?;
+        let mut seen = HashSet::new();
+        locations.retain(|location| seen.insert(location.clone()));
+        let (mut found, mut missing) = (Vec::new(), None);
+        for location in locations {
+            match open_acceptor(address.transport, location, &mut peers, options) {
+                Ok(acceptor) => found.push(Arc::new(acceptor)),
+                Err(ServiceError::Setup(error)) if has_no_such_address(&error) => missing = Some(error),
+                Err(error) => return Err(error),
+            }
+        }
+        match missing {
+            Some(error) if found.is_empty() => return Err(error.into()),
+            _ => acceptors.extend(found),
+        }
     }
     Ok(acceptors)
+}
+
+type OpenPeer = (Transport, Option<DeviceChoice>, Peer);
+
+fn open_acceptor(
+    transport: Transport,
+    location: Location,
+    peers: &mut Vec<OpenPeer>,
+    options: &ServiceOptions,
+) -> Result<Acceptor, ServiceError> {
+    let device = (transport == Transport::Verbs).then(|| device_of(&location, &options.verbs));
+    let known = peers.iter().find(|(other, chosen, _)| *other == transport && *chosen == device);
+    let peer = match (known, &device) {
+        (Some((.., peer)), _) => peer.clone(),
+        (None, None) => Peer::open(transport)?,
+        (None, Some(device)) => Peer::open_verbs(&options.verbs.clone().device(device.clone()))?,
+    };
+    peers.push((transport, device, peer.clone()));
+    let listener = peer.listen(location, listen_options(options))?;
+    Ok(Acceptor { transport, listener, peer })
+}
+
+/// The name has an address of IPv6, say, and the machine none.
+fn has_no_such_address(error: &SetupError) -> bool {
+    let SetupError::Listen { source, .. } = error else { return false };
+    let no_family = Some(rustix::io::Errno::AFNOSUPPORT.raw_os_error());
+    source.kind() == io::ErrorKind::AddrNotAvailable || source.raw_os_error() == no_family
 }
 
 /// The RDMA device that serves a local address.

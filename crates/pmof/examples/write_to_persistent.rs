@@ -67,7 +67,7 @@ fn write(arguments: &Arguments) -> Result<(), Failure> {
 
     match remote.promise(Durability::PowerFailure) {
         Some(promise) if promise.cpu_caches_persist() => {
-            println!("{}: PowerFailure by the read alone, {}", remote.kind(), promise.evidence);
+            println!("{}: power-failure by the read alone, {}", remote.kind(), promise.evidence);
         }
         _ => {
             println!("{}: after the read the bytes are visible, and no more", remote.kind());

@@ -5,7 +5,7 @@ use std::time::Instant;
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use pmof::{Pool, Receipt, Waiting};
-use pmof_console::output::say;
+use pmof_console::{output::say, words};
 
 use super::{
     report::{Report, spread_text},
@@ -15,7 +15,7 @@ use super::{
 
 const POOL_NAME: &str = "bench";
 
-/// Measures COUNT persists one after the other, against one batch of COUNT writes with one flush
+/// Measure COUNT persists one after the other, against one batch of COUNT writes with one flush
 #[derive(Debug, Args)]
 pub(super) struct BatchArgs {
     #[command(flatten)]
@@ -24,7 +24,7 @@ pub(super) struct BatchArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     count: u64,
     /// Bytes of each write
-    #[arg(long, value_name = "BYTES", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
+    #[arg(long, value_name = "SIZE", default_value_t = 64, value_parser = words::sizes::<u64>(1..=1 << 20))]
     size: u64,
     /// What the pool lies on
     #[arg(long, value_enum, default_value_t = Medium::Tmpfs)]

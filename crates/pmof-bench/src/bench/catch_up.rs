@@ -18,7 +18,7 @@ use pmof_console::{
     children::Target,
     interrupt::TemporaryDirectory,
     output::{print_json, say, with_mend},
-    words::Level,
+    words::{self, Level},
 };
 use serde::Serialize;
 
@@ -44,20 +44,20 @@ const FLOOR_ROUNDS: u8 = 3;
 /// How long the rate of the foreground is measured before a member is lost.
 const FOREGROUND_TIME: Duration = Duration::from_secs(2);
 
-/// Measures how a member catches up: bytes that are moved, and how fast, beside a stream of the same bytes to the same target
+/// Measure how a member catches up: bytes that are moved, and how fast, beside a stream of the same bytes to the same target
 ///
 /// Members are targets on this machine. Bytes are counted by relays that all connections go through, in a part of the run of its own; times are taken
 /// without them. Files lie in --dir: name a tmpfs to leave the disk out.
 #[derive(Debug, Args)]
 pub(super) struct CatchUpArgs {
     /// Bytes of the pool
-    #[arg(long, value_name = "BYTES", default_value_t = 1 << 30, value_parser = clap::value_parser!(u64).range(1 << 20..=1 << 40))]
+    #[arg(long, value_name = "SIZE", default_value_t = 1 << 30, value_parser = words::sizes::<u64>(1 << 20..=1 << 40))]
     size: u64,
     /// Bytes in a hundred thousand that are written while the member is away, in pieces at random
     #[arg(long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(0..=50_000))]
     differ: u64,
     /// Bytes of such a piece
-    #[arg(long, value_name = "BYTES", default_value_t = 4096, value_parser = clap::value_parser!(u64).range(4096..=1 << 20))]
+    #[arg(long, value_name = "SIZE", default_value_t = 4096, value_parser = words::sizes::<u64>(4096..=1 << 20))]
     piece: u64,
     /// Members of the pool
     #[arg(long, value_name = "COUNT", default_value_t = 3, value_parser = clap::value_parser!(u8).range(2..=5))]

@@ -63,7 +63,7 @@ pub(crate) enum FloorMode {
     Ack,
     /// Reads whatever has come, up to 256 KiB at once, and sends all replies that are due in one write.
     Stream,
-    /// Reads it whole, writes it to a rotating place of a file that was written before, and calls fdatasync.
+    /// Read it whole, writes it to a rotating place of a file that was written before, and calls fdatasync.
     ///
     /// The server makes the file; it must not exist yet, and is removed when the connection closes.
     FileSync(PathBuf),

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context as _, Result};
 use clap::Args;
 use pmof::access::{Address, ConnectOptions, Connection, Peer, QueueOptions};
-use pmof_console::output::say;
+use pmof_console::{output::say, words};
 
 use super::{
     report::Report,
@@ -16,7 +16,7 @@ use super::{
 /// Rest before each look at a target: what it does for new connections is over by then.
 const SETTLING: Duration = Duration::from_millis(500);
 
-/// Measures what a target takes while its connections do nothing: CPU time, memory, threads
+/// Measure what a target takes while its connections do nothing: CPU time, memory, threads
 ///
 /// The target waits as it does by default. Memory is what came on top of the same target without connections.
 #[derive(Debug, Args)]
@@ -27,7 +27,7 @@ pub(super) struct IdleArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     connections: u32,
     /// Time to look at the CPU use
-    #[arg(long, value_name = "MS", default_value_t = 10_000, value_parser = clap::value_parser!(u64).range(1..=3_600_000))]
+    #[arg(long = "duration", value_name = "TIME", default_value = "10s", value_parser = words::milliseconds(Duration::from_millis(1)..=Duration::from_secs(3600)))]
     duration_ms: u64,
 }
 

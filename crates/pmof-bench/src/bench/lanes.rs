@@ -13,7 +13,10 @@ use pmof::{
     control::SetName,
     replica::{RemoteSetOptions, TargetUrl},
 };
-use pmof_console::{output::say, words::TransportName};
+use pmof_console::{
+    output::say,
+    words::{self, TransportName},
+};
 
 use super::{
     floor::{FloorClient, FloorMode},
@@ -40,19 +43,19 @@ const COUNT_SLOW: u64 = 200;
 const BLOCKS: u64 = 1024;
 const BLOCKS_A_DRAIN: u64 = 16;
 
-/// Measures remote pools of pool sets: persists one at a time, and streams of flushes that are drained now and then
+/// Measure remote pools of pool sets: persists one at a time, and streams of flushes that are drained now and then
 ///
 /// The floors: the bytes there and 8 bytes back, and a one-way stream with answers, over raw TCP sockets. With --replicas the
-/// range goes to so many remote pools at once, compared with one.
+/// range goes to COUNT remote pools at once, compared with one.
 #[derive(Debug, Args)]
 pub(super) struct LanesArgs {
     #[command(flatten)]
     stage: StageArgs,
     /// Bytes of each persist
-    #[arg(long, value_name = "BYTES", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, value_name = "SIZE", default_value_t = 512, value_parser = words::sizes::<u32>(1..=65536))]
     size: u32,
     /// Bytes of each flush of a stream
-    #[arg(long, value_name = "BYTES", default_value_t = 65536, value_parser = clap::value_parser!(u32).range(1..=262_144))]
+    #[arg(long, value_name = "SIZE", default_value_t = 65536, value_parser = words::sizes::<u32>(1..=262_144))]
     stream_size: u32,
     /// Lanes of the second stream; the first has one
     #[arg(long, value_name = "COUNT", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=16))]
@@ -60,8 +63,8 @@ pub(super) struct LanesArgs {
     /// Remote pools that each persist goes to
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
     replicas: u16,
-    /// Delay every byte by so much, in each direction; streams are then left out
-    #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    /// Delay every byte by this time in each direction; streams are then left out
+    #[arg(long = "delay", value_name = "TIME", default_value = "0s", value_parser = words::microseconds(Duration::ZERO..=Duration::from_secs(1)))]
     delay_us: u64,
     /// Rounds; each measures everything once
     #[arg(long, value_name = "COUNT", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=1000))]

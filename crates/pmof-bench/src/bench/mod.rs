@@ -40,7 +40,7 @@ pub use processes::{
     FloorClientArgs, FloorServerArgs, LoadArgs, RelayArgs, run_floor_client, run_floor_server, run_load, run_relay,
 };
 
-/// Measures latency, bandwidth, batching, idling, many clients or how a member catches up, beside the floor of the same transport in the same run.
+/// Measure latency, bandwidth, batching, idling, many clients or how a member catches up, beside the floor of the same transport in the same run.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
     /// Process number of the parent, with which this process ends
@@ -52,14 +52,14 @@ pub struct BenchArgs {
 
 #[derive(Debug, Subcommand)]
 enum Measurement {
-    /// Measures persists (or reads) one at a time, beside a bare exchange of the same bytes
+    /// Measure persists (or reads) one at a time, beside a bare exchange of the same bytes
     ///
     /// The floor on tmpfs: the bytes there, 8 bytes back, over a raw TCP socket. With --medium file: the same, and between
     /// them pwrite and fdatasync of these bytes to a file on the same file system. The floor of --transport shm: store,
     /// write-back and fence of these bytes in this process, on the same medium. That of --transport fabric+tcp: the same write
     /// and the message behind it, on bare endpoints of libfabric.
     Latency(workload::WorkloadArgs),
-    /// Measures writes (or reads) kept in flight, each answered, beside a raw one-way stream of the same bytes with answers
+    /// Measure writes (or reads) kept in flight, each answered, beside a raw one-way stream of the same bytes with answers
     ///
     /// A round ends with a flush, which is part of its time, unless --batch asks for more of them.
     Bandwidth(workload::WorkloadArgs),

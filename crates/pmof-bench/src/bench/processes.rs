@@ -22,7 +22,7 @@ use super::{
 /// Round trips before those that count: enough for the sockets' windows and the CPU's caches to settle.
 const WARM_UP_ROUND_TRIPS: u64 = 200;
 
-/// Serves the floor until it is killed.
+/// Serve the floor until it is killed.
 #[derive(Debug, Args)]
 pub struct FloorServerArgs {
     /// Loopback address to listen on; port 0 picks one
@@ -42,7 +42,7 @@ pub struct FloorServerArgs {
     exit_with_parent: Option<u32>,
 }
 
-/// Measures one floor and prints one JSON object.
+/// Measure one floor and prints one JSON object.
 #[derive(Debug, Args)]
 pub struct FloorClientArgs {
     /// Address of a floor server
@@ -81,7 +81,7 @@ enum FloorKind {
     FileSync,
 }
 
-/// Relays connections and delays every byte, until it is killed.
+/// Relay connections and delays every byte, until it is killed.
 #[derive(Debug, Args)]
 pub struct RelayArgs {
     /// Loopback address to listen on; may be repeated, each with its `--to`
@@ -101,7 +101,7 @@ pub struct RelayArgs {
     exit_with_parent: Option<u32>,
 }
 
-/// Keeps a CPU busy for a part of its time, until it is killed.
+/// Keep a CPU busy for a part of its time, until it is killed.
 #[derive(Debug, Args)]
 pub struct LoadArgs {
     /// CPU to run on

@@ -13,7 +13,11 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use pmof::{Pool, Receipt, Waiting};
-use pmof_console::{children::Target, output::say, words::TransportName};
+use pmof_console::{
+    children::Target,
+    output::say,
+    words::{self, TransportName},
+};
 
 use super::{
     floor::{FloorClient, FloorMode},
@@ -35,7 +39,7 @@ const REPLY_BYTES: u32 = 64;
 /// Clients, unless others are named.
 const CLIENTS_DEFAULT: [u16; 4] = [1, 4, 16, 64];
 
-/// Measures persists a second of one target as its clients become more, beside as many raw threads in the same run
+/// Measure persists a second of one target as its clients become more, beside as many raw threads in the same run
 ///
 /// Each client is a thread with a pool and a connection of its own, or with --one-pool a handle of one pool, which persists, and begins
 /// anew with the receipt. Each raw thread does pwrite and fdatasync of the same bytes to a file of its own on the same file system, or to
@@ -53,7 +57,7 @@ pub(super) struct ScaleArgs {
     #[arg(long)]
     one_pool: bool,
     /// Bytes of each persist
-    #[arg(long, value_name = "BYTES", default_value_t = 512, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    #[arg(long, value_name = "SIZE", default_value_t = 512, value_parser = words::sizes::<u32>(1..=65536))]
     size: u32,
     /// What the pools lie on
     #[arg(long, value_enum, default_value_t = Medium::File)]
@@ -62,8 +66,8 @@ pub(super) struct ScaleArgs {
     /// others from their work
     #[arg(long)]
     adaptive: bool,
-    /// How long each round lasts, in milliseconds
-    #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=60_000))]
+    /// How long each round lasts
+    #[arg(long = "round", value_name = "TIME", default_value = "500ms", value_parser = words::milliseconds(Duration::from_millis(1)..=Duration::from_secs(60)))]
     round_ms: u64,
     /// Rounds; each measures everything once
     #[arg(long, value_name = "COUNT", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]

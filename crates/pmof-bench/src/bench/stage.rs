@@ -251,7 +251,7 @@ impl Stage {
     }
 }
 
-/// The socket address in a target's or helper's `tcp://HOST:PORT`.
+/// The socket address in a target's or helper's `tcp://HOST[:PORT]`.
 pub(crate) fn socket_address(url: &str) -> Result<SocketAddr> {
     let address = url.strip_prefix("tcp://").and_then(|address| address.parse().ok());
     address.with_context(|| format!("{url} is not tcp://ADDRESS:PORT"))

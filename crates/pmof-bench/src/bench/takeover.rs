@@ -31,7 +31,7 @@ const LOAD_TIME: Duration = Duration::from_millis(5);
 /// A writer that was continued notices within this time that it has no pool any more, or something is wrong.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Measures how long it takes to take a pool from a writer that hangs
+/// Measure how long it takes to take a pool from a writer that hangs
 ///
 /// A writer is stopped (SIGSTOP) under load; the pool is taken over, which is timed, and written all over; then the writer is continued. It must
 /// end with an error, and not a byte of it may reach the pool.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use pmof::{Durability, Method, Waiting};
-use pmof_console::words::{MethodName, TransportName};
+use pmof_console::words::{self, MethodName, TransportName};
 
 use super::{
     floor::FILE_BYTES,
@@ -26,6 +26,11 @@ const _: () = assert!(POOL_BYTES == FILE_BYTES);
 
 /// Bytes of a pool on tmpfs that operations go round in: they stay in the CPU's caches, as the floor's only buffer does.
 const SPAN_DEFAULT_BYTES: u64 = 64 << 10;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// Longest time before measuring: in a longer one the floors' servers would be taken for dead, which are stopped meanwhile.
+const RAMP_MAX: Duration = Duration::from_secs(9);
 
 /// Longest turn: with three contenders, each pauses for less than the 30 s after which a floor gives up.
 const TURN_LIMIT: Duration = Duration::from_secs(5);
@@ -58,7 +63,7 @@ pub(super) struct WorkloadArgs {
     #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(1..=99))]
     rwmixread: u8,
     /// Bytes of each read and write [default: 512 for latency, 65536 for bandwidth]
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=i64::from(SIZE_MAX_BYTES)))]
+    #[arg(long, value_name = "SIZE", value_parser = words::sizes::<u32>(1..=u64::from(SIZE_MAX_BYTES)))]
     size: Option<u32>,
     /// Operations in flight on each connection [default: 1 for latency, 16 for bandwidth]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1000))]
@@ -76,47 +81,47 @@ pub(super) struct WorkloadArgs {
     /// What the pool lies on
     #[arg(long, value_enum, default_value_t = Medium::Tmpfs)]
     medium: Medium,
-    /// Go round in so much of the 16 MiB pool [default: 65536 or what is in flight, which stays in the caches as the floor's buffer does; with
+    /// Use this part of the 16 MiB pool, again and again [default: 65536 or what is in flight, which stays in the caches as the floor's buffer does; with
     /// --medium file all, as the floor goes round in its file]
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..=POOL_BYTES))]
+    #[arg(long, value_name = "SIZE", value_parser = words::sizes::<u64>(1..=POOL_BYTES))]
     span: Option<u64>,
     /// Replicas of the pool, all at one target; several are also compared with a pool of one
     #[arg(long, value_name = "COUNT", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=16))]
     replicas: u16,
-    /// Acknowledge a persist with at least so many replicas [default: those in sync]
+    /// Acknowledge a persist with at least this number of replicas [default: those in sync]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u16).range(1..=16))]
     at_least: Option<u16>,
-    /// Delay every byte by so much, in each direction
-    #[arg(long, value_name = "US", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    /// Delay every byte by this time in each direction
+    #[arg(long = "delay", value_name = "TIME", default_value = "0s", value_parser = words::microseconds(Duration::ZERO..=SECOND))]
     delay_us: u64,
-    /// Delay one replica by so much more in each direction, and compare with the same pool whose replicas are all prompt. A
-    /// persist needs all the others, and goes on without a replica that is slow (--slow-after-us)
-    #[arg(long, value_name = "US", default_value_t = 0, conflicts_with = "at_least", value_parser = clap::value_parser!(u64).range(0..=1_000_000))]
+    /// Delay one replica by this time more in each direction, and compare with the same pool whose replicas are all prompt. A
+    /// persist needs all the others, and goes on without a replica that is slow (--slow-after)
+    #[arg(long = "slow", value_name = "TIME", default_value = "0s", conflicts_with = "at_least", value_parser = words::microseconds(Duration::ZERO..=SECOND))]
     slow_us: u64,
-    /// With --slow-us: leave a replica behind that takes so much longer than the others
-    #[arg(long, value_name = "US", default_value_t = 2000, requires = "slow_us", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    /// With --slow: leave a replica behind that takes longer than the others by this time
+    #[arg(long = "slow-after", value_name = "TIME", default_value = "2ms", requires = "slow_us", value_parser = words::microseconds(Duration::from_micros(1)..=SECOND))]
     slow_after_us: u64,
-    /// How the ends wait for each other [default: polling; sleeping with --delay-us or several threads]
+    /// How the ends wait for each other [default: polling; sleeping with --delay or several threads]
     #[arg(long, value_enum)]
     waiting: Option<WaitingName>,
-    /// Keep the target's CPU busy for so much of its time
+    /// Keep the target's CPU busy for this part of its time
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=99))]
     target_load: u8,
     /// Start operations at this rate a second, whatever happened to those before (open loop): a latency begins when its operation is due
     #[arg(long, value_name = "COUNT", value_parser = rate)]
     rate: Option<f64>,
-    /// Stop the target for so long in each round: what a tail looks like
-    #[arg(long, value_name = "MS", default_value_t = 0, value_parser = clap::value_parser!(u64).range(0..=2000))]
+    /// Stop the target for this time in each round: what a tail looks like
+    #[arg(long = "pause-target", value_name = "TIME", default_value = "0s", value_parser = words::milliseconds(Duration::ZERO..=2 * SECOND))]
     pause_target_ms: u64,
-    /// Operations of each round [default: 2000 for latency, 1000 for bandwidth, 200 with --medium file or --delay-us]
+    /// Operations of each round [default: 2000 for latency, 1000 for bandwidth, 200 with --medium file or --delay]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     count: Option<u64>,
-    /// Measure each contender for so long in all instead, in rounds of at most a second
-    #[arg(long, value_name = "SECONDS", conflicts_with = "count", value_parser = seconds)]
-    time: Option<f64>,
-    /// Run each contender for so long before it is measured
-    #[arg(long, value_name = "SECONDS", default_value_t = 0.0, value_parser = ramp_seconds)]
-    ramp: f64,
+    /// Measure each contender for this time in all instead, in rounds of at most a second
+    #[arg(long, value_name = "TIME", conflicts_with = "count", value_parser = words::times(Duration::from_millis(10)..=86_400 * SECOND))]
+    time: Option<Duration>,
+    /// Run each contender for this time before it is measured
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = words::times(Duration::ZERO..=RAMP_MAX))]
+    ramp: Duration,
     /// Rounds; each measures everything once [default: 15 for latency, 61 for bandwidth]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=1000))]
     rounds: Option<u64>,
@@ -255,8 +260,7 @@ impl WorkloadArgs {
                 let count = self.count.unwrap_or(if slow { 200 } else { by_preset(2000, 1000) });
                 (rounds, Extent { operations: count, time: TURN_LIMIT })
             }
-            Some(seconds) => {
-                let time = Duration::from_secs_f64(seconds);
+            Some(time) => {
                 let rounds = rounds.max(time.as_millis().div_ceil(TIMED_TURN.as_millis()) as u64);
                 let time = time.div_f64(rounds as f64);
                 (rounds, Extent { operations: u64::MAX, time })
@@ -286,11 +290,11 @@ impl Workload<'_> {
         let Self { args, connections, size_bytes, depth, .. } = self;
         ensure!(
             args.delay_us + args.slow_us == 0 || args.stage.reach.transport == TransportName::Tcp,
-            "--delay-us and --slow-us are for --transport tcp: nothing can be put between the two ends of the others"
+            "--delay and --slow are for --transport tcp: nothing can be put between the two ends of the others"
         );
         ensure!(
             args.slow_us == 0 || args.replicas > 1,
-            "--slow-us takes --replicas 2 or more: a pool of one waits for it"
+            "--slow takes --replicas 2 or more: a pool of one waits for it"
         );
         ensure!(
             args.stage.device.is_none() || (args.replicas == 1 && *connections == 1),
@@ -393,15 +397,6 @@ const POSTED_MAX: u32 = pmof::access::limits::SEND_QUEUE_LIMIT;
 
 fn rate(text: &str) -> Result<f64, String> {
     number(text, 1.0..=10_000_000.0, "operations a second")
-}
-
-fn seconds(text: &str) -> Result<f64, String> {
-    number(text, 0.01..=86_400.0, "seconds")
-}
-
-fn ramp_seconds(text: &str) -> Result<f64, String> {
-    // Longer, the floors' servers would be taken for dead, which are stopped meanwhile.
-    number(text, 0.0..=9.0, "seconds")
 }
 
 fn number(text: &str, range: std::ops::RangeInclusive<f64>, unit: &str) -> Result<f64, String> {

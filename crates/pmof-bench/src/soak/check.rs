@@ -24,7 +24,7 @@ use super::{
     workload::{RING_MIN_BYTES, Ring, Workload},
 };
 
-/// Compares pools with the ledger of `pmof soak write`; fails where something acknowledged is gone
+/// Compare pools with the ledger of `pmof soak write`; fails where something acknowledged is gone
 ///
 /// Every word of 8 bytes must be the last acknowledged one or one issued after it, on each replica for itself. Prints one
 /// JSON object: batches acked and issued, bytes checked, words that are wrong, and of how many acknowledged batches

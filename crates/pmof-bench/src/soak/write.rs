@@ -10,7 +10,7 @@ use pmof::{Acknowledge, Pool, PoolOptions, PoolUrl};
 use pmof_console::{
     output::{self, with_mend},
     reach::ConnectArgs,
-    words::{Level, MethodName, parsed},
+    words::{self, Level, MethodName, parsed},
 };
 use serde::Serialize;
 
@@ -19,18 +19,18 @@ use super::{
     workload::{RING_MIN_BYTES, Ring, RingBatch},
 };
 
-/// Writes to pools and keeps a ledger of what was acknowledged, for `pmof soak check`
+/// Write to pools and keeps a ledger of what was acknowledged, for `pmof soak check`
 ///
 /// Appends records to a log that goes round in the first MiB of the pool (less, if it is smaller), and changes its tail by
 /// 8-byte atomic writes; batch 0 writes all of it. Before a batch is posted the ledger gets a line "issue N", after the
-/// receipt of all replicas "ack N". Ends after --seconds, or with an error as soon as a replica fails.
+/// receipt of all replicas "ack N". Ends after --time, or with an error as soon as a replica fails.
 #[derive(Debug, clap::Args)]
 pub(super) struct WriteArgs {
     /// Replica of the pool; may be given several times. Its old contents are lost
     #[arg(long, value_name = "URL", required = true, value_parser = parsed::<PoolUrl>)]
     pool: Vec<PoolUrl>,
-    /// Make the pool with so many bytes instead of opening it
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(RING_MIN_BYTES..))]
+    /// Make the pool, of this size, instead of opening it
+    #[arg(long, value_name = "SIZE", value_parser = words::sizes::<u64>(RING_MIN_BYTES..=u64::MAX))]
     create: Option<u64>,
     /// Failure that a write must survive before it counts as acknowledged
     #[arg(long, value_enum, value_name = "LEVEL")]
@@ -45,9 +45,9 @@ pub(super) struct WriteArgs {
     /// The only method of flush to use; the cheapest that gives the durability unless given
     #[arg(long, value_enum, value_name = "METHOD")]
     method: Option<MethodName>,
-    /// Stop after so many seconds; else when killed
-    #[arg(long)]
-    seconds: Option<u64>,
+    /// Stop after this time; else when killed
+    #[arg(long, value_name = "TIME", value_parser = words::time)]
+    time: Option<Duration>,
     /// Acknowledge what was written and not flushed, so that a power cut must lose something
     #[arg(long, hide = true)]
     skip_flush: bool,
@@ -82,7 +82,7 @@ pub(super) fn run(args: &WriteArgs) -> Result<()> {
     ensure!(len_bytes >= RING_MIN_BYTES, "the pool has {len_bytes} bytes; at least {RING_MIN_BYTES} are needed");
     let receipt = pool.lane().persist()?;
     let mut ring = Ring::new(args.seed, len_bytes);
-    let deadline = args.seconds.map(|seconds| Instant::now() + Duration::from_secs(seconds));
+    let deadline = args.time.map(|time| Instant::now() + time);
     let mut done = 0;
     while deadline.is_none_or(|deadline| Instant::now() < deadline) {
         let (number, batch) = ring.next().context("as many batches were written as the seed has")?;

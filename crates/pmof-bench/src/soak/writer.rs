@@ -36,7 +36,7 @@ const REPORT_BYTES: usize = 9;
 /// Batches that a writer with `--break-acknowledgement` acknowledges before it posts the first of them.
 const BROKEN_AHEAD: u64 = 8;
 
-/// Writes until it is killed, telling its parent what was issued and what was acknowledged.
+/// Write until it is killed, telling its parent what was issued and what was acknowledged.
 #[derive(Debug, clap::Args)]
 pub struct WriterArgs {
     /// The pool

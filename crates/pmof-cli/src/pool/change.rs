@@ -33,7 +33,7 @@ const LOST_LOOKS: usize = 200;
 pub(super) struct AddArgs {
     #[command(flatten)]
     pool: Of,
-    /// The new replica: `tcp://HOST:PORT/POOL` and the like; no pool of that name may exist there
+    /// The new replica: `tcp://HOST[:PORT]/POOL` and the like; no pool of that name may exist there
     #[arg(value_name = "NEW", value_parser = parsed::<PoolUrl>)]
     new: PoolUrl,
     /// An asynchronous member: it follows from afar, at consistency points, no write waits for it, and it counts for nothing. Its target needs room for the
@@ -45,7 +45,7 @@ pub(super) struct AddArgs {
     #[arg(long = "witness")]
     is_witness: bool,
     /// Have it keep the last N points that the program names, to go back to: for what is overwritten since, its target needs room for the pool once more
-    #[arg(long, value_name = "N", requires = "is_asynchronous", value_parser = clap::value_parser!(u16).range(..=64))]
+    #[arg(long, value_name = "COUNT", requires = "is_asynchronous", value_parser = clap::value_parser!(u16).range(..=64))]
     keep_points: Option<u16>,
     /// A spare: nothing is made there now, but that there is room is tried. A program that writes the pool makes a member there by itself, in the place of one that it has
     /// missed for long
@@ -83,7 +83,7 @@ pub(super) struct ReplaceArgs {
     /// The member, by its URL, or by its number as `pmof pool status` tells it
     #[arg(value_name = "OLD")]
     old: String,
-    /// The new replica: `tcp://HOST:PORT/POOL` and the like; no pool of that name may exist there
+    /// The new replica: `tcp://HOST[:PORT]/POOL` and the like; no pool of that name may exist there
     #[arg(value_name = "NEW", value_parser = parsed::<PoolUrl>)]
     new: PoolUrl,
     #[command(flatten)]
@@ -120,7 +120,7 @@ struct Without {
 
 #[derive(Debug, clap::Args)]
 struct Of {
-    /// A member of the pool: `tcp://HOST:PORT/POOL` and the like; the others are found by it
+    /// A member of the pool: `tcp://HOST[:PORT]/POOL` and the like; the others are found by it
     #[arg(value_name = "MEMBER", value_parser = parsed::<PoolUrl>)]
     member: PoolUrl,
 }

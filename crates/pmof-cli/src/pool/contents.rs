@@ -10,7 +10,7 @@ use std::{
 use anyhow::{Context, bail};
 use clap::Args;
 use pmof::mem::{Medium as _, Memory};
-use pmof_console::{output, reach::ConnectArgs};
+use pmof_console::{output, reach::ConnectArgs, words};
 use pmof_pool::{
     Feature, FeatureChange, FeatureOptions, LocalReplica, OpenFor, PoolKind, ReplicaSpec, log_range, set_at,
 };
@@ -30,10 +30,10 @@ pub(crate) struct DumpArgs {
     #[arg(value_name = "PATH")]
     path: PathBuf,
     /// First byte; 0 is the first of the pool's header. Without it: the contents of a log
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "SIZE", value_parser = words::size)]
     offset: Option<u64>,
     /// Number of bytes; by default all to the end
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "SIZE", value_parser = words::size)]
     len: Option<u64>,
     /// Write raw bytes instead of text
     #[arg(long)]

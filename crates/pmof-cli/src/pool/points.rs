@@ -18,7 +18,7 @@ use super::utc::utc;
 /// `pmof cp --at-point NAME` copies the pool as it was at one, `pmof pool rollback` goes back to it.
 #[derive(Debug, clap::Args)]
 pub(super) struct PointsArgs {
-    /// Members of one pool: `tcp://HOST:PORT/POOL` and the like; those that are not named are found by them
+    /// Members of one pool: `tcp://HOST[:PORT]/POOL` and the like; those that are not named are found by them
     #[arg(value_name = "URL", required = true, value_parser = parsed::<PoolUrl>)]
     urls: Vec<PoolUrl>,
     /// Print one JSON object
@@ -33,7 +33,7 @@ pub(super) struct PointsArgs {
 /// `pmof pool status` tells.
 #[derive(Debug, clap::Args)]
 pub(super) struct RollbackArgs {
-    /// The asynchronous member: `tcp://HOST:PORT/POOL` and the like
+    /// The asynchronous member: `tcp://HOST[:PORT]/POOL` and the like
     #[arg(value_name = "URL", value_parser = parsed::<PoolUrl>)]
     url: PoolUrl,
     /// The point, by its name, or by its number, as `pmof pool points` tells it; of several of one name the newest

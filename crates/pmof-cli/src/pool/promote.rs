@@ -17,7 +17,7 @@ use serde::Serialize;
 /// member knows. The former members must not be used any more, should they come back. The pool is marked as one that was forced: `pmof pool status` shows that until `pmof pool clear`.
 #[derive(Debug, clap::Args)]
 pub(super) struct PromoteArgs {
-    /// The asynchronous member: `tcp://HOST:PORT/POOL` and the like
+    /// The asynchronous member: `tcp://HOST[:PORT]/POOL` and the like
     #[arg(value_name = "URL", value_parser = parsed::<PoolUrl>)]
     url: PoolUrl,
     /// Do it though a member that counts answers, and give up what that has

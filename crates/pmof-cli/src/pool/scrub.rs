@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// more than half of the replicas is not changed, and the exit status is 3. It is 1 if a replica cannot be compared.
 #[derive(Debug, clap::Args)]
 pub(super) struct ScrubArgs {
-    /// All replicas of the pool: `tcp://HOST:PORT/POOL` and the like
+    /// All replicas of the pool: `tcp://HOST[:PORT]/POOL` and the like
     #[arg(value_name = "URL", required = true, value_parser = parsed::<PoolUrl>)]
     urls: Vec<PoolUrl>,
     /// Print one JSON object

@@ -7,6 +7,7 @@ use clap::{Args, ValueEnum};
 use pmof_console::{
     output::{self, say},
     reach::ConnectArgs,
+    words,
 };
 use pmof_pool::{
     NewPool, NewSet, PoolSet, ReplicaSpec, Step, SyncOptions, SyncReport, TransformOptions, TransformReport,
@@ -29,7 +30,7 @@ pub(crate) struct CreateArgs {
     #[arg(long, value_name = "NAME")]
     layout: Option<String>,
     /// Bytes per block, 512 by default; block pools only
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "SIZE", value_parser = words::sizes::<u32>(0..=u64::from(u32::MAX)))]
     block_size: Option<u32>,
     #[command(flatten)]
     how: How,

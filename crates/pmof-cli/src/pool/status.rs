@@ -24,7 +24,7 @@ use crate::watch::WatchArgs;
 /// not told where it has the pool as files of this machine only.
 #[derive(Debug, clap::Args)]
 pub(super) struct StatusArgs {
-    /// Members of one pool: `tcp://HOST:PORT/POOL` and the like; those that are not named are found by them
+    /// Members of one pool: `tcp://HOST[:PORT]/POOL` and the like; those that are not named are found by them
     #[arg(value_name = "URL", required = true, value_parser = parsed::<PoolUrl>)]
     urls: Vec<PoolUrl>,
     #[command(flatten)]

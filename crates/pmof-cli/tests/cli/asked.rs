@@ -164,5 +164,5 @@ fn options_that_nothing_can_follow_are_refused() {
     serve("--workers", "99999").wrong_use(&["--workers", "4096"]);
     serve("--drain-timeout", "soon").wrong_use(&["--drain-timeout", "such as 10s"]);
     let url = format!("{}?source=127.0.0.1", target.url("orders"));
-    pmof(["pool", "info", &url]).wrong_use(&["source=127.0.0.1", "is not understood", "tcp://HOST:PORT/POOL"]);
+    pmof(["pool", "info", &url]).wrong_use(&["source=127.0.0.1", "is not understood", "tcp://HOST[:PORT]/POOL"]);
 }

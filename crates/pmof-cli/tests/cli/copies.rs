@@ -19,7 +19,7 @@ fn round_trip(target: &Target, name: &str, bytes: &[u8]) {
     let back = place.path().join("back");
     let url = target.url(name);
     let said = pmof(["cp", text(&source), &url]).done();
-    assert!(said.contains("verified") && said.contains("PowerFailure on 1/1: tcp://"), "{said}");
+    assert!(said.contains("verified") && said.contains("power-failure on 1/1: tcp://"), "{said}");
     assert!(pmof(["cp", &url, text(&back)]).done().contains("verified"));
     assert!(fs::read(&back).unwrap() == bytes, "{name}");
     assert_eq!(files(place.path()), ["back", "source"]);
@@ -47,7 +47,7 @@ fn a_pool_in_a_file_of_this_machine_is_copied_and_described() {
     let url = format!("{directory_url}/orders");
     let said = pmof(["cp", text(&source), &url, "--durability", "process-crash"]).done();
     assert!(
-        said.contains("verified") && said.contains(&format!("ProcessCrash on 1/1: {url} (local write-back")),
+        said.contains("verified") && said.contains(&format!("process-crash on 1/1: {url} (local-write-back")),
         "{said}"
     );
     assert!(pmof(["cp", &url, text(&back)]).done().contains("verified"));
@@ -127,7 +127,7 @@ fn replicas_are_all_written_verified_and_compared() {
     let source = file_with(&place, "source", &bytes);
     let (first, second) = (a.url("copy"), b.url("copy"));
     let report = pmof(["cp", text(&source), &first, "--replica", &second, "--json"]).json();
-    assert_eq!((&report["durability"], &report["verified"]), (&"PowerFailure".into(), &true.into()));
+    assert_eq!((&report["durability"], &report["verified"]), (&"power-failure".into(), &true.into()));
     assert_eq!(report["receipt"]["replicas"].as_array().unwrap().len(), 2);
     assert_eq!(report["receipt"]["replicas"][1]["replica"], second.as_str());
     assert_eq!(report["receipt"]["replicas"][1]["method"], "send-after-write");
@@ -167,13 +167,13 @@ fn levels_are_given_or_refused() {
     let (target, place) = (Target::on_tmpfs(), directory());
     let source = file_with(&place, "source", b"in memory");
     let url = target.url("orders");
-    let words = ["cannot copy", &url, "PowerFailure", "tmpfs", "--durability"];
+    let words = ["cannot copy", &url, "power-failure", "tmpfs", "--durability"];
     pmof(["cp", text(&source), &url]).failed(&words);
     assert!(target.files().is_empty());
     for level in ["process-crash", "visible"] {
         let url = target.url(level);
         let report = pmof(["cp", text(&source), &url, "--durability", level, "--json", "--busy-poll"]).json();
-        let expected = if level == "visible" { "Visible" } else { "ProcessCrash" };
+        let expected = if level == "visible" { "visible" } else { "process-crash" };
         assert_eq!(report["durability"], expected);
         assert_eq!(report["receipt"]["replicas"][0]["durability"], expected);
     }

@@ -58,12 +58,12 @@ fn a_pool_is_written_and_found_again_after_a_kill() {
     let source = file_with(&place, "source", &pattern(3_000_001));
     let (copied, written) = (format!("{}/orders", target.address), format!("{}/ledger", target.address));
     let receipt = pmof(["cp", text(&source), &copied]).done();
-    assert!(receipt.contains("PowerFailure on 1/1") && receipt.contains("send-after-write"), "{receipt}");
+    assert!(receipt.contains("power-failure on 1/1") && receipt.contains("send-after-write"), "{receipt}");
 
     // A writer is killed with its target: what was acknowledged is there.
     let ledger = place.path().join("ledger");
     let soak = ["soak", "write", "--pool", &written, "--create", "300000", "--durability", "power-failure"];
-    let more = ["--ledger", text(&ledger), "--seed", "5", "--seconds", "60"];
+    let more = ["--ledger", text(&ledger), "--seed", "5", "--time", "60s"];
     let writer =
         command([&soak[..], &more[..]].concat()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     wait_until("writes", || fs::read_to_string(&ledger).is_ok_and(|told| told.matches("ack ").count() > 20));
@@ -120,7 +120,7 @@ fn what_libfabric_cannot_do_is_said() {
         ("fabric+tcp://[::1]:1/x", &["IPv6 is not supported over libfabric"]),
         ("fabric+efa://127.0.0.1:1/x", &["has no efa with"]),
         // A target of another provider, or of none.
-        (&target.address.replace("fabric+tcp", "tcp"), &["HOST:PORT/POOL"]),
+        (&target.address.replace("fabric+tcp", "tcp"), &["HOST[:PORT]/POOL"]),
     ] {
         let said = pmof(["cp", text(&source), url]);
         let is_told = words.iter().all(|word| said.errors.contains(word));
@@ -150,12 +150,12 @@ fn the_demo_and_chaos_run_over_libfabric() {
     let place = directory();
     let Some(target) = FabricTarget::start(place.path(), "fabric+tcp://127.0.0.1:0") else { return };
     drop(target);
-    let demo = ["demo", "--transport", "fabric+tcp", "--seconds", "1", "--json", "--dir", text(place.path())];
+    let demo = ["demo", "--transport", "fabric+tcp", "--time", "1s", "--json", "--dir", text(place.path())];
     let report = pmof(demo).json();
     assert_eq!(report["transport"], "fabric+tcp", "{report}");
     let chaos = ["chaos", "--transport", "fabric+tcp", "--kills", "2", "--pauses", "1", "--json"];
     // An endpoint takes a tenth of a second to open.
-    let more = ["--loss-timeout-ms", "3000", "--dir", text(place.path())];
+    let more = ["--loss-timeout", "3000ms", "--dir", text(place.path())];
     let report = pmof([&chaos[..], &more].concat()).json();
     assert_eq!(report["transport"], "fabric+tcp", "{report}");
     let wrong = pmof(["chaos", "--transport", "fabric+tcp", "--cuts", "1"]);

@@ -25,7 +25,7 @@ fn pools_are_described() {
     assert_eq!(other["is_closed"], false);
     let levels = copy["levels"].as_array().unwrap();
     assert_eq!(levels.len(), 3);
-    assert_eq!((&levels[2]["durability"], &levels[2]["mechanism"]), (&"PowerFailure".into(), &"file sync".into()));
+    assert_eq!((&levels[2]["durability"], &levels[2]["mechanism"]), (&"power-failure".into(), &"file sync".into()));
     assert_eq!(other["pool_uuid"], writer.uuid().to_string());
     assert_eq!(other["user_flags"], "ab".repeat(16));
     assert!(other["open_by"].as_str().unwrap().contains("127.0.0.1:"), "{other}");
@@ -34,7 +34,7 @@ fn pools_are_described() {
     for words in [
         "a file of 4.9 KiB (5000 bytes), by pmof cp",
         "user flags abab",
-        "PowerFailure yes",
+        "power-failure yes",
         "127.0.0.1:",
         "closed in order",
     ] {
@@ -67,7 +67,7 @@ fn the_doctor_promises_what_was_probed() {
     assert_eq!(there["evidence_found"].as_array().unwrap().len(), disk.evidence.len());
     assert_eq!(there["routes"][0]["durability"], disk.strongest.to_string());
     let memory = named("process memory");
-    assert_eq!((&memory["kind"], &memory["durability"]), (&"anonymous memory".into(), &"Visible".into()));
+    assert_eq!((&memory["kind"], &memory["durability"]), (&"anonymous memory".into(), &"visible".into()));
     assert!(report["limits"]["open_files"]["hard"].as_u64().is_some_and(|limit| limit > 0), "{report}");
 
     let said = pmof(["doctor"]).done();

@@ -81,14 +81,14 @@ fn names_and_schemes() {
         pmof(["pool", "info", &target.url(name)]).wrong_use(words);
     }
     for url in ["rds://host:1/pool", "http://127.0.0.1/pool", "://x/pool"] {
-        pmof(["cp", text(&source), url]).wrong_use(&["is no pool URL", "tcp://HOST:PORT/POOL", "ssh://"]);
-        pmof(["pool", "rm", url]).wrong_use(&["is no pool URL", "tcp://HOST:PORT/POOL", "ssh://"]);
+        pmof(["cp", text(&source), url]).wrong_use(&["is no pool URL", "tcp://HOST[:PORT]/POOL", "ssh://"]);
+        pmof(["pool", "rm", url]).wrong_use(&["is no pool URL", "tcp://HOST[:PORT]/POOL", "ssh://"]);
         pmof(["pool", "ls", url]).wrong_use(&["there is no transport", "tcp, shm, verbs, fabric"]);
         pmof(["serve", "--root", ".", "--listen", url])
             .wrong_use(&["there is no transport", "tcp, shm, verbs, fabric"]);
     }
-    for url in ["tcp://host/pool", "tcp://host:99999/pool", "tcp://:1/pool"] {
-        pmof(["cp", text(&source), url]).wrong_use(&["HOST:PORT"]);
+    for url in ["tcp:///pool", "tcp://host:99999/pool", "tcp://:1/pool"] {
+        pmof(["cp", text(&source), url]).wrong_use(&["HOST[:PORT]"]);
     }
     // The longest name that is allowed.
     pmof(["cp", text(&source), &target.url(&"n".repeat(255))]).done();
@@ -179,7 +179,7 @@ fn full_disks_at_both_ends() {
     let huge = memory.path().join("huge");
     for (len_bytes, words) in [
         (15_u64 << 40, &["no room", "free space there"][..]),
-        (1 << 60, &["are allowed", "ask for less", "--max-pool-bytes"]),
+        (1 << 60, &["are allowed", "ask for less", "--max-pool-size"]),
     ] {
         File::create(&huge).unwrap().set_len(len_bytes).unwrap();
         let said = pmof(["cp", text(&huge), &target.url("huge")]);

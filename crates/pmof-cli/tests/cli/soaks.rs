@@ -5,7 +5,7 @@ use std::{fs, path::Path};
 use crate::support::{Target, directory, file_with, pmof, text};
 
 fn write(url: &str, ledger: &Path, more: &[&str]) -> crate::support::Said {
-    let common = ["soak", "write", "--pool", url, "--durability", "process-crash", "--seed", "4", "--seconds", "1"];
+    let common = ["soak", "write", "--pool", url, "--durability", "process-crash", "--seed", "4", "--time", "1s"];
     pmof([&common[..], &["--ledger", text(ledger)], more].concat())
 }
 

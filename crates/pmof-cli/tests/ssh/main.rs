@@ -29,7 +29,7 @@ fn a_file_goes_to_a_target_that_ssh_starts_and_comes_back() {
     fs::write(&source, "kept".repeat(100_000)).unwrap();
     let (source, back) = (source.to_str().unwrap(), stage.directory.path().join("back"));
     let copied = stage.succeed(&["cp", source, "ssh://some-host/orders", "--durability", "process-crash"]);
-    assert!(copied.contains("ProcessCrash on 1/1: ssh://some-host/orders"), "{copied}");
+    assert!(copied.contains("process-crash on 1/1: ssh://some-host/orders"), "{copied}");
     assert_eq!(stage.succeed(&["pool", "ls", "ssh://some-host"]), "orders\n");
     stage.succeed(&["cp", "ssh://some-host/orders", back.to_str().unwrap()]);
     assert_eq!(fs::read(source).unwrap(), fs::read(back).unwrap());

@@ -16,7 +16,7 @@ pub(crate) fn violations(fixture: &Fixture, report: &Report) -> Vec<String> {
         }
         if memory.durability == Durability::PowerFailure {
             if let Err(why) = survives_power(fixture, memory) {
-                object(&format!("PowerFailure, but {why}"));
+                object(&format!("power-failure, but {why}"));
             }
         }
         if memory.kind == MediumKind::Anonymous && memory.durability != Durability::Visible {

@@ -201,7 +201,7 @@ fn a_refusal_names_the_medium_and_the_mend() {
     assert_eq!(anonymous.promise(Durability::ProcessCrash), None);
     let told = anonymous.not_durable(Durability::ProcessCrash).to_string();
     assert!(
-        told.contains("ProcessCrash") && told.contains("anonymous") && told.contains("keep it in a file"),
+        told.contains("process-crash") && told.contains("anonymous") && told.contains("keep it in a file"),
         "{told}"
     );
     let directory = tempdir_in(TMPFS).unwrap();

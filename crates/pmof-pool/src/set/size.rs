@@ -8,20 +8,27 @@ const UNITS: [(char, u32); 5] = [('K', 1), ('M', 2), ('G', 3), ('T', 4), ('P', 5
 /// Files are no longer than this, and mappings neither.
 const SIZE_BYTES_MAX: u64 = i64::MAX as u64;
 
-/// Bytes of a size: a plus sign if need be, digits, then nothing, `B`, `K` to `P` or `KiB` to `PiB` (1024), or `kB` and `MB` to `PB` (1000).
-pub(super) fn parse(text: &str) -> Result<u64, SetProblem> {
-    let bad = |why| SetProblem::BadSize { text: text.to_owned(), why };
+/// Bytes of a size, as pool set files write it, but that it may be zero: a plus sign if need be, digits, then nothing, `B`, `K` to `P` or `KiB` to
+/// `PiB` (1024), or `kB` and `MB` to `PB` (1000).
+///
+/// # Errors
+/// Why it is none; 2^63 bytes and more are none.
+pub fn bytes_of_size(text: &str) -> Result<u64, &'static str> {
     let unsigned = text.strip_prefix('+').unwrap_or(text);
     let digits = unsigned.bytes().take_while(u8::is_ascii_digit).count();
     let (number, suffix) = unsigned.split_at(digits);
     if number.is_empty() {
-        return Err(bad("it does not begin with a digit"));
+        return Err("it does not begin with a digit");
     }
-    let unit = unit(suffix).ok_or_else(|| bad("its suffix is none of B, K to P, KiB to PiB, kB and MB to PB"))?;
-    let too_large = || bad("it is 2^63 bytes or more");
-    let number: u64 = number.parse().map_err(|_| too_large())?;
-    let bytes = number.checked_mul(unit).filter(|bytes| *bytes <= SIZE_BYTES_MAX).ok_or_else(too_large)?;
-    if bytes == 0 { Err(bad("it is zero")) } else { Ok(bytes) }
+    let unit = unit(suffix).ok_or("its suffix is none of B, K to P, KiB to PiB, kB and MB to PB")?;
+    let bytes = number.parse().ok().and_then(|number: u64| number.checked_mul(unit));
+    bytes.filter(|bytes| *bytes <= SIZE_BYTES_MAX).ok_or("it is 2^63 bytes or more")
+}
+
+/// The size of a part.
+pub(super) fn parse(text: &str) -> Result<u64, SetProblem> {
+    let bytes = bytes_of_size(text).and_then(|bytes| if bytes == 0 { Err("it is zero") } else { Ok(bytes) });
+    bytes.map_err(|why| SetProblem::BadSize { text: text.to_owned(), why })
 }
 
 fn unit(suffix: &str) -> Option<u64> {

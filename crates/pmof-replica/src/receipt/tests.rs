@@ -19,19 +19,19 @@ fn a_receipt_names_what_each_replica_did_and_why_that_is_believed() {
         Receipt { durability: Durability::PowerFailure, replicas, missing: vec![], replica_count: 2, made_count: 2 };
     let (sync, fence) = (Mechanism::FileSync, Mechanism::Fence);
     let of_both = format!(
-        "{one} (send-after-write, {sync} by target, {}), {two} (native flush, {fence} by the target's device, {})",
+        "{one} (send-after-write, {sync} by target, {}), {two} (native-flush, {fence} by the target's device, {})",
         Evidence::Probed,
         Evidence::Declared
     );
-    assert_eq!(receipt.to_string(), format!("PowerFailure on 2/2: {of_both}"));
+    assert_eq!(receipt.to_string(), format!("power-failure on 2/2: {of_both}"));
     assert!(!receipt.is_degraded());
     let fewer = Receipt { made_count: 3, ..receipt };
-    assert_eq!(fewer.to_string(), format!("PowerFailure on 2/2, of 3 that the pool was made with: {of_both}"));
+    assert_eq!(fewer.to_string(), format!("power-failure on 2/2, of 3 that the pool was made with: {of_both}"));
     let three = "tcp://192.0.2.3:7410/orders";
     let missing = vec![Arc::new(ReplicaPlace::Pool(three.parse().expect("a pool's address")))];
     let degraded = Receipt { missing, replica_count: 3, ..fewer };
     assert!(degraded.is_degraded());
-    assert_eq!(degraded.to_string(), format!("PowerFailure on 2/3: {of_both}; degraded, without {three}"));
+    assert_eq!(degraded.to_string(), format!("power-failure on 2/3: {of_both}; degraded, without {three}"));
 }
 
 /// What went two ways was flushed twice, by different means.
@@ -50,7 +50,7 @@ fn a_receipt_tells_of_both_flushes_where_they_differ() {
     assert_eq!((both.method, both.also), (Method::NativeFlush, by_message));
     let (declared, probed) = (Evidence::Declared, Evidence::Probed);
     let means = format!(
-        "native flush, {fence} by the target's device, {declared}; send-after-write, {sync} by target, {probed}"
+        "native-flush, {fence} by the target's device, {declared}; send-after-write, {sync} by target, {probed}"
     );
     assert_eq!(both.to_string(), format!("{place} ({means})"));
     for alone in [[direct, None], [None, direct], [direct, direct]] {
@@ -75,7 +75,7 @@ fn a_failure_names_the_replicas_that_failed_and_those_that_did_not() {
     let why = ReplicaError::Impostor;
     assert_eq!(
         failure.to_string(),
-        format!("replica tcp://192.0.2.1:7410/orders failed: {why}; the writes are ProcessCrash on 0/1")
+        format!("replica tcp://192.0.2.1:7410/orders failed: {why}; the writes are process-crash on 0/1")
     );
 
     let other = Arc::new(ReplicaPlace::Pool("tcp://192.0.2.2:7410/orders".parse().expect("a pool's address")));

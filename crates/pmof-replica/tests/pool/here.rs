@@ -63,7 +63,7 @@ fn a_pool_is_kept_here_and_on_targets() {
     let receipt = pool.persist(4096, b"everywhere").expect("durable");
     let methods: Vec<_> = receipt.replicas.iter().map(|replica| replica.method).collect();
     assert_eq!(methods, [Method::LocalWriteBack, Method::SendAfterWrite, Method::SendAfterWrite]);
-    assert!(receipt.to_string().contains(&format!("{} (local write-back, store by initiator", urls[0])), "{receipt}");
+    assert!(receipt.to_string().contains(&format!("{} (local-write-back, store by initiator", urls[0])), "{receipt}");
     let mut lane = pool.lane();
     lane.write(100_000, &pattern(2 << 20, 7)).expect("inside");
     lane.atomic_write(8, 7).expect("aligned");

@@ -25,7 +25,7 @@ fn pools_keep_their_bytes_on_one_to_three_replicas() {
         assert_eq!((receipt.replicas.len(), receipt.replica_count), (count, count));
         assert!(receipt.replicas.iter().all(|replica| replica.durability == Durability::ProcessCrash));
         assert!(receipt.replicas.iter().all(|replica| replica.method == Method::SendAfterWrite));
-        assert!(receipt.to_string().starts_with(&format!("ProcessCrash on {count}/{count}: tcp://")), "{receipt}");
+        assert!(receipt.to_string().starts_with(&format!("process-crash on {count}/{count}: tcp://")), "{receipt}");
         let uuid = pool.uuid();
         pool.close().expect("closed");
 

@@ -59,7 +59,7 @@ fn one_pool_is_kept_over_several_transports() {
         assert_eq!((replica.promise.mechanism, replica.promise.evidence), (Mechanism::Store, Evidence::Probed));
     }
     let text = receipt.to_string();
-    assert!(text.contains("store by target") && text.contains("local write-back, store by initiator"), "{text}");
+    assert!(text.contains("store by target") && text.contains("local-write-back, store by initiator"), "{text}");
     let mut expected = bytes;
     expected[64..72].copy_from_slice(&7_u64.to_le_bytes());
     for index in 0..urls.len() {
@@ -141,7 +141,7 @@ fn a_method_that_cannot_give_the_level_is_refused_when_the_pool_is_opened() {
         let (replica, why) = of_replica(&error);
         assert_eq!(replica.to_string(), url);
         assert!(matches!(why, ReplicaError::Post(PostError::MethodRefused { .. })), "{error}");
-        for word in [url.as_str(), method.name(), "ProcessCrash"] {
+        for word in [url.as_str(), method.name(), "process-crash"] {
             assert!(causes(&error).to_string().contains(word), "{error}");
         }
     }

@@ -147,7 +147,7 @@ pub(crate) const CHARTS: &[Chart] = &[
             Series {
                 name: "delayed",
                 label: "auto, 200 µs of delay each way",
-                options: "--delay-us 200",
+                options: "--delay 200us",
                 transport: Some("tcp"),
                 ..PLAIN
             },

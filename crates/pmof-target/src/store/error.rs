@@ -132,7 +132,7 @@ pub enum StoreError {
     },
     /// More than the store or a file can hold.
     #[error(
-        "pool {name} cannot be made with {size_bytes} bytes: {limit_bytes} are allowed; ask for less, or raise the target's limit (pmof serve --max-pool-bytes)"
+        "pool {name} cannot be made with {size_bytes} bytes: {limit_bytes} are allowed; ask for less, or raise the target's limit (pmof serve --max-pool-size)"
     )]
     TooLarge {
         /// Its name.

@@ -35,14 +35,14 @@ fn read_to_volatile() {
 fn read_to_persistent() {
     on_persistent_memory(|way, file| {
         let (_, said) = both(way, "read_to_persistent", &[], &[file]);
-        assert!(said.contains("PowerFailure") && said.contains("probed"), "{said}");
+        assert!(said.contains("power-failure") && said.contains("probed"), "{said}");
         let mut found = [0; 14];
         Memory::open(Path::new(file), None).unwrap().read(DATA_OFFSET, &mut found).unwrap();
         assert_eq!(&found, b"Worth keeping.");
     });
     for way in ways() {
         let (_, said) = both(&way, "read_to_persistent", &[], &[]);
-        assert_eq!(said, "14 bytes in anonymous memory: Visible (store, probed)\n");
+        assert_eq!(said, "14 bytes in anonymous memory: visible (store, probed)\n");
     }
 }
 
@@ -52,7 +52,7 @@ fn write_to_persistent() {
         let (there, said) = both(way, "write_to_persistent", &[file], &[]);
         assert_eq!(there, "there is now: written from afar\n");
         // The machines that run this have no caches that survive loss of power.
-        assert!(said.contains("visible, and no more") && said.contains("after a flush: PowerFailure"), "{said}");
+        assert!(said.contains("visible, and no more") && said.contains("after a flush: power-failure"), "{said}");
     });
 }
 
@@ -60,16 +60,16 @@ fn write_to_persistent() {
 fn flush() {
     on_persistent_memory(|way, file| {
         let (_, said) = both(way, "flush", &[file], &["power-failure"]);
-        assert!(said.ends_with("100 writes, one flush: PowerFailure\n"), "{said}");
+        assert!(said.ends_with("100 writes, one flush: power-failure\n"), "{said}");
         let native = way.serve[0] == "--trust-network" && file.starts_with("/dev/");
-        assert_eq!(said.contains("PowerFailure: native flush (cache-line write-back, probed)"), native, "{said}");
+        assert_eq!(said.contains("power-failure: native-flush (cache-line write-back, probed)"), native, "{said}");
     });
     for way in ways() {
         let target = way.serve("flush", &[]);
-        target.run(&["power-failure"]).failed(1, &["anonymous memory", "cannot give PowerFailure"]);
+        target.run(&["power-failure"]).failed(1, &["anonymous memory", "cannot give power-failure"]);
         drop(target);
         let (_, said) = both(&way, "flush", &[], &[]);
-        assert!(said.ends_with("100 writes, one flush: Visible\n"), "{said}");
+        assert!(said.ends_with("100 writes, one flush: visible\n"), "{said}");
         way.serve("flush", &[]).run(&["forever"]).failed(2, &["forever", "usage: flush serve"]);
     }
 }
@@ -108,7 +108,7 @@ fn append_log() {
             memory().store(DATA_OFFSET, &[0; 8]).unwrap();
         }
         let (there, said) = both(way, "append_log", &[file], &["one"]);
-        assert_eq!(said, "appended 10 entries: PowerFailure\n");
+        assert_eq!(said, "appended 10 entries: power-failure\n");
         assert_eq!(there, format!("0 entries were there\n{}", lines("one")));
         let (there, _) = both(way, "append_log", &[file], &["two"]);
         let entries = [lines("one"), lines("two")].concat();
@@ -144,9 +144,9 @@ fn logging() {
         };
         has(&said, &["WARN pmof::connection", "was not made", "rejected"]);
         has(&said, &["INFO pmof::connection", "is established"]);
-        has(&said, &["DEBUG pmof::flush", "flushes of anonymous memory to Visible go by "]);
-        if !said.contains("go by native flush") {
-            has(&said, &["DEBUG pmof::flush", "not by native flush: "]);
+        has(&said, &["DEBUG pmof::flush", "flushes of anonymous memory to visible go by "]);
+        if !said.contains("go by native-flush") {
+            has(&said, &["DEBUG pmof::flush", "not by native-flush: "]);
         }
         assert_eq!(said.matches("go by").count(), 1, "it is told once: {said}");
         has(&there, &["WARN pmof::connection", "was not made", "rejected"]);

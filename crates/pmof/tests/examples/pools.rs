@@ -40,7 +40,7 @@ fn a_counter_counts_over_its_runs() {
     let two = Two::start();
     for count in 1..=3 {
         let said = two.run("counter").done();
-        assert!(said.starts_with(&format!("{count}: ProcessCrash on 2/2: ")), "{said}");
+        assert!(said.starts_with(&format!("{count}: process-crash on 2/2: ")), "{said}");
     }
 }
 
@@ -50,7 +50,7 @@ fn a_log_keeps_its_lines_over_its_runs() {
     let append = |line| wait(program("log").args(&two.urls).arg(line).spawn().unwrap()).done();
     for line in ["one", "a longer one"] {
         let said = append(line);
-        assert!(said.starts_with("ProcessCrash on 2/2: "), "{said}");
+        assert!(said.starts_with("process-crash on 2/2: "), "{said}");
     }
     assert_eq!(two.run("log").done(), "one\na longer one\n");
 }
@@ -97,7 +97,7 @@ fn many_threads_write_one_pool() {
 fn flushes_are_awaited() {
     let two = Two::start();
     let said = two.run("awaited").done();
-    let starts = (0..4).map(|request| format!("request {request}: ProcessCrash on 2/2"));
+    let starts = (0..4).map(|request| format!("request {request}: process-crash on 2/2"));
     assert!(
         said.lines().zip(starts).all(|(line, start)| line.starts_with(&start)) && said.lines().count() == 4,
         "{said}"
@@ -109,15 +109,15 @@ fn a_replica_is_lost_and_comes_back() {
     let said = wait(program("lost_replica").spawn().unwrap()).done();
     let lines: Vec<_> = said.lines().collect();
     let starts = |line: &str, start: &str| assert!(line.starts_with(start), "{start:?} in:\n{said}");
-    starts(lines[0], "ProcessCrash on 3/3: ");
-    starts(lines[1], "ProcessCrash on 2/3: ");
+    starts(lines[0], "process-crash on 3/3: ");
+    starts(lines[1], "process-crash on 2/3: ");
     assert!(lines[1].contains("; degraded, without tcp://127.0.0.1:"), "{said}");
     let events = &lines[2..lines.len() - 2];
     assert!(events[0].contains(" is lost: "), "{said}");
     assert!(events.iter().any(|event| event.contains(" is back and catches up: ")), "{said}");
     assert!(events.last().unwrap().contains(" is in sync after "), "{said}");
     starts(lines[lines.len() - 2], "the third has what was written without it: on the two that are left");
-    starts(lines[lines.len() - 1], "ProcessCrash on 3/3: ");
+    starts(lines[lines.len() - 1], "process-crash on 3/3: ");
 }
 
 #[test]

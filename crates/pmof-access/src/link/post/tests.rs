@@ -322,7 +322,7 @@ fn a_method_that_is_forced_is_no_flush_by_message() {
     let flush = Request { is_by_message: true, ..Request::bare(Verb::Flush { level: POWER }, &region, 0, LEN_BYTES) };
     let posting = Posting { ticket: ends.here.next_ticket(), is_signalled: true, submission: Submission::Later };
     let refused = ends.carrier().post(&flush, &posting, Signal::Always, 0).unwrap_err();
-    assert!(matches!(refused, PostError::MethodRefused { method: "native flush", .. }), "{refused}");
+    assert!(matches!(refused, PostError::MethodRefused { method: "native-flush", .. }), "{refused}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ const WARM_UP_MIN: u64 = 10;
 const WARM_UP_MAX: u64 = 200;
 const WARM_UP_TIME: Duration = Duration::from_millis(100);
 
-/// When `--pause-target-ms` begins, after the start of a turn.
+/// When `--pause-target` begins, after the start of a turn.
 const PAUSE_AFTER: Duration = Duration::from_millis(5);
 
 /// Runs `pmof bench latency` or `pmof bench bandwidth`.
@@ -90,8 +90,8 @@ impl Series {
     fn round(&mut self, workload: &Workload<'_>, is_first: bool) -> Result<()> {
         let (turn, pause) = (workload.turn, Duration::from_millis(workload.args.pause_target_ms));
         let (tally, cpu, reached) = self.contender.run(|side| {
-            if is_first && workload.args.ramp > 0.0 {
-                let time = Duration::from_secs_f64(workload.args.ramp);
+            if is_first && !workload.args.ramp.is_zero() {
+                let time = workload.args.ramp;
                 side.drive(workload, Extent { operations: u64::MAX, time })?;
             }
             let operations = (turn.operations / 10).clamp(WARM_UP_MIN, WARM_UP_MAX);
