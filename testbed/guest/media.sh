@@ -115,7 +115,7 @@ says() {
     local text level path=$1
     shift
     text=$("$@" doctor "$path" 2>&1) || { echo "failed: $(echo "$text" | tail -n 1)"; return; }
-    level=$(echo "$text" | awk -v at="$path" 'index($0, "  " at " ") == 1 { for (i = 2; i <= NF; i++) if ($i ~ /^(PowerFailure|ProcessCrash|Visible)$/) { print $i; exit } }')
+    level=$(echo "$text" | awk -v at="$path" 'index($0, "  " at " ") == 1 { for (i = 2; i <= NF; i++) if ($i ~ /^(power-failure|process-crash|visible)$/) { print $i; exit } }')
     printf '%s\t' "${level:-nothing}"
     echo "$text" | awk -v at="  $path" '$0 == at { in_it = 1; next } in_it && /^$/ { exit } in_it && $1 == "no" && $2 == "more" { sub(/^ *no more /, ""); sub(/; keep it in .*/, ""); print; exit }'
 }
@@ -154,24 +154,24 @@ one_stack() {
         index=$((index + 1)) wanted=1
     done
     printf 'row | %s | %s |%s | %s | %s | %s | %s | %s |\n' "${about[$name]}" "${truth[$name]}" "$measured" "$before" "$level" "$user" "$why" "$user_why"
-    case $level in PowerFailure | ProcessCrash | Visible) ;; *) echo "the doctor says: $level $why"; return 1 ;; esac
+    case $level in power-failure | process-crash | visible) ;; *) echo "the doctor says: $level $why"; return 1 ;; esac
     if [ "${truth[$name]}" = keeps ] && [ -n "$short" ]; then
         echo "of three fsyncs too few came through to $short:$measured; the stack is not what it should be"
         return 1
     fi
-    if [ "$level" = PowerFailure ] && [ "${truth[$name]}" != keeps ]; then
-        echo "PowerFailure is claimed, and this stack ${truth[$name]}"
+    if [ "$level" = power-failure ] && [ "${truth[$name]}" != keeps ]; then
+        echo "power-failure is claimed, and this stack ${truth[$name]}"
         return 1
     fi
-    if [ "$level" != PowerFailure ] && [ "${must[$name]}" != - ]; then
+    if [ "$level" != power-failure ] && [ "${must[$name]}" != - ]; then
         echo "kept and not seen: $level, $why"
         return 1
     fi
-    if [ "$user" = PowerFailure ] && [ "$level" != PowerFailure ]; then
-        echo "a user gets PowerFailure, and root $level, $why"
+    if [ "$user" = power-failure ] && [ "$level" != power-failure ]; then
+        echo "a user gets power-failure, and root $level, $why"
         return 1
     fi
-    if [ "$user" != PowerFailure ] && [ "${must[$name]}" = everybody ]; then
+    if [ "$user" != power-failure ] && [ "${must[$name]}" = everybody ]; then
         echo "kept and not seen by a user: $user, $user_why"
         return 1
     fi

@@ -33,7 +33,7 @@ copies() {
     rm -f received
     pmof cp --json sent "$pool" "$@" >receipt || return
     cat receipt
-    grep -q '"durability":"PowerFailure"' receipt && grep -q "\"method\":\"$method\"" receipt &&
+    grep -q '"durability":"power-failure"' receipt && grep -q "\"method\":\"$method\"" receipt &&
         grep -q "\"evidence\":\"$evidence\"" receipt && pmof cp "$pool" received && cmp sent received &&
         pmof pool rm "$pool"
 }
@@ -59,7 +59,7 @@ on_devdax() {
 
 native_flush() {
     options=()
-    on_devdax copies "$VERBS/dax$FROM" "native flush" probed
+    on_devdax copies "$VERBS/dax$FROM" native-flush probed
 }
 
 target_without_native_flush() {
@@ -74,7 +74,7 @@ initiator_without_native_flush() {
 
 native_flush_forced() {
     options=(--no-native-flush)
-    on_devdax refused "native flush" pmof cp sent "$VERBS/dax$FROM" --method native-flush
+    on_devdax refused native-flush pmof cp sent "$VERBS/dax$FROM" --method native-flush
 }
 
 read_after_write_forced() {
@@ -107,7 +107,7 @@ page_cached_file() {
 ipv6() {
     local result
     LISTEN="verbs://[$PMOF_IPV6_B]:7300" serve --root "$PMOF_FILE/pools" --device "dax=$PMOF_DEVDAX" || return
-    copies "verbs://[$PMOF_IPV6_B]:7300/dax?source=$PMOF_IPV6" "native flush" probed
+    copies "verbs://[$PMOF_IPV6_B]:7300/dax?source=$PMOF_IPV6" native-flush probed
     result=$?
     unserve
     return $result
@@ -119,12 +119,12 @@ demo() {
     shift
     timeout 120 pmof demo --dir "$PMOF_FILE" --time 4s --json "$@" >told || return
     cat told
-    grep -q '"durability":"PowerFailure"' told && grep -q "\"method\":\"[^\"]*$method" told &&
+    grep -q '"durability":"power-failure"' told && grep -q "\"method\":\"[^\"]*$method" told &&
         grep -q '"killed_first":true' told
 }
 
 demo_over_verbs() {
-    demo "native flush" --transport verbs --address "$PMOF_WIRE_B" --source "$PMOF_WIRE_A" --device "$PMOF_DEVDAX"
+    demo native-flush --transport verbs --address "$PMOF_WIRE_B" --source "$PMOF_WIRE_A" --device "$PMOF_DEVDAX"
 }
 
 demo_over_tcp() {
@@ -144,7 +144,7 @@ ssh_to() {
 
 ssh_over_verbs() {
     ssh_to "$PMOF_WIRE_B"
-    copies "ssh://peer/dax" "native flush" probed
+    copies "ssh://peer/dax" native-flush probed
 }
 
 ssh_over_tcp() {
@@ -181,7 +181,7 @@ if [ -n "${PMOF_CXL:-}" ]; then
     }
     cxl_declared() {
         options=(--declare-battery-backed)
-        cxl copies "$VERBS/cxl$FROM" "native flush" declared
+        cxl copies "$VERBS/cxl$FROM" native-flush declared
     }
     # This machine's firmware says that caches are kept, so that inbound writes need nothing but the read.
     read_after_write_attested() {
@@ -195,7 +195,7 @@ if [ -n "${PMOF_CXL:-}" ]; then
     exit
 fi
 
-check "device-DAX over verbs - PowerFailure by native flush" native_flush
+check "device-DAX over verbs - power-failure by native flush" native_flush
 check "a target without native flush - send-after-write" target_without_native_flush
 check "an initiator that does without - send-after-write" initiator_without_native_flush
 check "native flush forced where the target has none - refused" native_flush_forced
