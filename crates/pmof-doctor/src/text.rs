@@ -55,7 +55,7 @@ impl Report {
     fn verdicts(&self, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "Memory that pools can lie on, best first")?;
         for level in Durability::ALL.into_iter().rev() {
-            writeln!(f, "  {level:<12}  {}", meaning(level))?;
+            writeln!(f, "  {level:<13}  {}", meaning(level))?;
         }
         writeln!(f)?;
         let width = self.memories.iter().map(|memory| memory.name.chars().count()).max().unwrap_or(0).min(40);
@@ -66,7 +66,7 @@ impl Report {
                 file_system => format!("{} ({file_system})", memory.kind),
             };
             let verdict = if memory.is_writable {
-                format!("{:<12}  {}", memory.durability, doing(memory.mechanism))
+                format!("{:<13}  {}", memory.durability, doing(memory.mechanism))
             } else {
                 "mounted read-only".to_owned()
             };

@@ -314,7 +314,7 @@ mod tests {
             assert!(matches!(error, PoolUrlError::UnknownScheme { .. }), "{text}");
             assert!(error.to_string().contains("ssh://"), "{error}");
         }
-        for text in ["shm://run/a?pool=x", "shm://", "verbs://a/x", "tcp://"] {
+        for text in ["shm://run/a?pool=x", "shm://", "verbs://a:/x", "tcp://"] {
             assert!(matches!(parse(text), PoolUrlError::Address(_)), "{text}");
         }
     }

@@ -17,6 +17,7 @@ use pmof_console::{
 };
 use pmof_control::{HEADER_BYTES, Header};
 use serde::Serialize;
+use uuid::Uuid;
 
 use super::{
     diary::Told,
@@ -71,13 +72,27 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
         "the ledger {} is empty, so that nothing can be compared: name the one that `pmof soak write` kept",
         args.ledger.display()
     );
+    let Some(run) = told.run else { bail!("the ledger {} does not say whose it is", args.ledger.display()) };
+    ensure!(
+        run.seed == args.seed,
+        "the ledger {} is of a run with seed {}, and --seed is {}: nothing was compared",
+        args.ledger.display(),
+        run.seed,
+        args.seed
+    );
     let mut report = Report { acked: told.acked, issued: told.issued, ..Default::default() };
     let mut lost = HashSet::new();
     let mut first = None;
     let urls = args.pool.iter().map(|url| (url.to_string(), read_pool(url, args.connect)));
     let files = args.file.iter().map(|path| (path.display().to_string(), read_file(path)));
     for (name, bytes) in urls.chain(files) {
-        let bytes = bytes.with_context(|| format!("cannot read {name}"))?;
+        let (pool, bytes) = bytes.with_context(|| format!("cannot read {name}"))?;
+        ensure!(
+            pool == run.pool,
+            "{name} is pool {pool}, and the ledger {} is of pool {}: nothing was compared",
+            args.ledger.display(),
+            run.pool
+        );
         compare(args.seed, told, &bytes, &mut report, |wrong, batch| {
             lost.extend(batch);
             first.get_or_insert_with(|| format!("{name}, offset {}", wrong.offset));
@@ -125,7 +140,7 @@ fn compare(seed: u64, told: Told, bytes: &[u8], report: &mut Report, mut wrong: 
     report.unacknowledged_bytes += checked.unacknowledged_words * WORD_BYTES as u64;
 }
 
-fn read_pool(url: &PoolUrl, connect: ConnectArgs) -> Result<Vec<u8>> {
+fn read_pool(url: &PoolUrl, connect: ConnectArgs) -> Result<(Uuid, Vec<u8>)> {
     let options = connect.pools().replica(url.to_string()).require(Durability::Visible);
     // Each replica for itself.
     let options = options.min_replicas(1);
@@ -133,10 +148,10 @@ fn read_pool(url: &PoolUrl, connect: ConnectArgs) -> Result<Vec<u8>> {
     let mut bytes = part_of(pool.len_bytes())?;
     pool.read(0, &mut bytes)?;
     pool.close()?;
-    Ok(bytes)
+    Ok((pool.uuid(), bytes))
 }
 
-fn read_file(path: &Path) -> Result<Vec<u8>> {
+fn read_file(path: &Path) -> Result<(Uuid, Vec<u8>)> {
     let memory = Memory::open_read_only(path, None)?;
     ensure!(memory.len_bytes() >= HEADER_BYTES as u64, "it is shorter than the header of a pool");
     let mut head = vec![0; HEADER_BYTES];
@@ -150,7 +165,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>> {
     );
     let mut bytes = part_of(header.size_bytes)?;
     memory.read(header.data_offset(), &mut bytes)?;
-    Ok(bytes)
+    Ok((header.pool_uuid, bytes))
 }
 
 /// Room for the ring of a pool of this size.

@@ -1,6 +1,6 @@
 //! The ledger that outlives the machine: lines of a file or device, read back after the power came again.
 //!
-//! `issue N` is written before batch N is posted, `ack N` after its acknowledgement; numbers ascend. A line that a cut left
+//! The first says whose it is: `run SEED POOL`. `issue N` is written before batch N is posted, `ack N` after its acknowledgement; numbers ascend. A line that a cut left
 //! without its end says nothing.
 
 use std::{
@@ -11,6 +11,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use pmof::mem::{open_to_append, open_to_read};
+use uuid::Uuid;
 
 /// A ledger being written.
 #[derive(Debug)]
@@ -30,6 +31,11 @@ impl Diary {
         Ok(Self(file))
     }
 
+    /// Whose ledger it is: what the writes depend on, and the pool.
+    pub(super) fn begin(&mut self, run: Run) -> Result<()> {
+        self.line(&format!("run {} {}\n", run.seed, run.pool))
+    }
+
     pub(super) fn issue(&mut self, batch: u64) -> Result<()> {
         self.line(&format!("issue {batch}\n"))
     }
@@ -43,11 +49,26 @@ impl Diary {
     }
 }
 
-/// What a ledger says: how many batches, counted from batch 0, were issued and acknowledged.
+/// One run of `pmof soak write`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Run {
+    pub(super) seed: u64,
+    pub(super) pool: Uuid,
+}
+
+/// What a ledger says: whose it is, and how many batches, counted from batch 0, were issued and acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Told {
+    pub(super) run: Option<Run>,
     pub(super) issued: u64,
     pub(super) acked: u64,
+}
+
+impl Run {
+    fn parse(text: &str) -> Option<Self> {
+        let (seed, pool) = text.split_once(' ')?;
+        Some(Self { seed: seed.parse().ok()?, pool: pool.parse().ok()? })
+    }
 }
 
 impl Told {
@@ -64,6 +85,11 @@ impl Told {
         for line in String::from_utf8_lossy(&bytes[..whole]).lines() {
             // Serial ports turn "\n" into "\r\n".
             let (word, number) = line.trim_end().split_once(' ').with_context(|| format!("line {line:?}"))?;
+            if word == "run" && told == Self::default() {
+                told.run = Some(Run::parse(number).with_context(|| format!("line {line:?}"))?);
+                continue;
+            }
+            ensure!(told.run.is_some(), "line {line:?} where the run was due");
             let number: u64 = number.parse().with_context(|| format!("line {line:?}"))?;
             let count = match word {
                 "issue" => &mut told.issued,
@@ -87,22 +113,30 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("ledger");
         let mut diary = Diary::open(&path).unwrap();
+        let run = Run { seed: 7, pool: Uuid::from_u128(9) };
+        diary.begin(run).unwrap();
         for batch in 0..12 {
             diary.issue(batch).unwrap();
             if batch < 11 {
                 diary.acknowledge(batch).unwrap();
             }
         }
-        assert_eq!(Told::read(&path).unwrap(), Told { issued: 12, acked: 11 });
-        std::fs::write(&path, b"issue 0\r\nack 0\r\nissue 1\nack 1").unwrap();
-        assert_eq!(Told::read(&path).unwrap(), Told { issued: 2, acked: 1 });
+        assert_eq!(Told::read(&path).unwrap(), Told { run: Some(run), issued: 12, acked: 11 });
+        std::fs::write(&path, format!("run 7 {}\r\nissue 0\r\nack 0\r\nissue 1\nack 1", run.pool)).unwrap();
+        assert_eq!(Told::read(&path).unwrap(), Told { run: Some(run), issued: 2, acked: 1 });
         std::fs::write(&path, b"").unwrap();
         assert_eq!(Told::read(&path).unwrap(), Told::default());
     }
 
     #[test]
     fn what_no_writer_wrote_is_refused() {
-        for wrong in ["ack 0\n", "issue 0\nissue 2\n", "issue 0\nack 0\nack 0\n", "hello\n", "issue x\n", "done 0\n"] {
+        let run = format!("run 7 {}\n", Uuid::from_u128(9));
+        for wrong in
+            ["ack 0\n", "issue 0\nissue 2\n", "issue 0\nack 0\nack 0\n", "hello\n", "issue x\n", "done 0\n", &run]
+        {
+            assert!(Told::parse(format!("{run}{wrong}").as_bytes()).is_err(), "{wrong:?}");
+        }
+        for wrong in ["issue 0\n", "run 7\n", "run x 00000000-0000-0000-0000-000000000009\n", "run 7 9\n"] {
             assert!(Told::parse(wrong.as_bytes()).is_err(), "{wrong:?}");
         }
     }

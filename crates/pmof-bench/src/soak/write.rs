@@ -15,14 +15,14 @@ use pmof_console::{
 use serde::Serialize;
 
 use super::{
-    diary::Diary,
+    diary::{Diary, Run},
     workload::{RING_MIN_BYTES, Ring, RingBatch},
 };
 
-/// Write to pools and keeps a ledger of what was acknowledged, for `pmof soak check`
+/// Write to pools and keep a ledger of what was acknowledged, for `pmof soak check`
 ///
 /// Appends records to a log that goes round in the first MiB of the pool (less, if it is smaller), and changes its tail by
-/// 8-byte atomic writes; batch 0 writes all of it. Before a batch is posted the ledger gets a line "issue N", after the
+/// 8-byte atomic writes; batch 0 writes all of it. The ledger begins with "run SEED POOL". Before a batch is posted the ledger gets a line "issue N", after the
 /// receipt of all replicas "ack N". Ends after --time, or with an error as soon as a replica fails.
 #[derive(Debug, clap::Args)]
 pub(super) struct WriteArgs {
@@ -81,6 +81,7 @@ pub(super) fn run(args: &WriteArgs) -> Result<()> {
     let len_bytes = pool.len_bytes();
     ensure!(len_bytes >= RING_MIN_BYTES, "the pool has {len_bytes} bytes; at least {RING_MIN_BYTES} are needed");
     let receipt = pool.lane().persist()?;
+    diary.begin(Run { seed: args.seed, pool: pool.uuid() })?;
     let mut ring = Ring::new(args.seed, len_bytes);
     let deadline = args.time.map(|time| Instant::now() + time);
     let mut done = 0;

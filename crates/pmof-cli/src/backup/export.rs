@@ -57,7 +57,7 @@ pub(crate) struct ExportArgs {
     #[arg(long, value_name = "POINT")]
     at_point: Option<String>,
     /// Export from as few as N of the pool's replicas; by default a majority, or both of two. Fewer are not safe: the others may have newer data
-    #[arg(long, value_name = "N", conflicts_with = "at_point")]
+    #[arg(long, value_name = "COUNT", conflicts_with = "at_point")]
     min_replicas: Option<usize>,
     /// Export only what differs from this earlier export of the pool, full or not, or from the digests of one
     #[arg(long, value_name = "EXPORT")]

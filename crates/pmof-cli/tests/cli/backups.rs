@@ -69,7 +69,7 @@ fn a_pool_comes_back_with_its_identity_on_as_many_replicas_as_are_named() {
     assert!(checked.starts_with("sound: ") && checked.contains(said["export"].as_str().unwrap()), "{checked}");
     let (first, second) = (a.url("restored"), b.url("restored"));
     let imported = pmof(["pool", "import", text(&export), &first, &second]).done();
-    assert!(imported.contains("verified") && imported.contains("PowerFailure on 2/2"), "{imported}");
+    assert!(imported.contains("verified") && imported.contains("power-failure on 2/2"), "{imported}");
     let info = |url: &str| pmof(["pool", "info", url, "--json"]).json()["pools"][0].clone();
     let (old, new) = (info(&a.url("orders")), info(&second));
     for what in ["pool_uuid", "len_bytes", "user_flags"] {

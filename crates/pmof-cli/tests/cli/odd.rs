@@ -69,7 +69,7 @@ fn refused_with(arguments: &[&str], path: &Path) {
 fn nothing_waits_for_what_is_no_file() {
     let odd = Odd::new();
     let set = file_with(&odd.place, "set", b"PMEMPOOLSET\n8M /nowhere/part\n");
-    let ledger = file_with(&odd.place, "ledger", b"issue 0\n");
+    let ledger = file_with(&odd.place, "ledger", b"run 1 00000000-0000-0000-0000-000000000009\nissue 0\n");
     let new = odd.path("new");
     for path in odd.all() {
         let one = text(&path);

@@ -23,7 +23,11 @@ fn a_ledger_is_of_one_run_and_says_something() {
     check(&ledger).done();
     check(&file_with(&place, "empty", b"")).failed(&["empty is empty", "nothing can be compared"]);
     check(&file_with(&place, "cut", b"issu")).failed(&["cut is empty", "nothing can be compared"]);
-    let said = check(&file_with(&place, "issued", b"issue 0\n"));
+    let second = place.path().join("second");
+    write(&target.url("other"), &second, &["--create", "200000"]).done();
+    check(&second).failed(&["is pool ", "is of pool ", "nothing was compared"]);
+    let run = told.split_inclusive(|byte| *byte == b'\n').next().unwrap();
+    let said = check(&file_with(&place, "issued", &[run, b"issue 0\n"].concat()));
     assert!(said.code == Some(1) && said.errors.contains("acknowledges nothing"), "{said:?}");
 }
 
