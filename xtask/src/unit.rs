@@ -73,8 +73,8 @@ fn conformance(root: &Path) -> Result<PathBuf> {
     let test = ["test", "--no-run", "--message-format=json", "-p", "pmof-access", "--test", "conformance"];
     let built = Command::new("cargo").args(test).current_dir(root).stderr(Stdio::inherit()).output()?;
     ensure!(built.status.success(), "the conformance suite does not build");
-    let text = String::from_utf8(built.stdout).context("what cargo printed")?;
-    let programs = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
+    let printed = String::from_utf8(built.stdout).context("what cargo printed")?;
+    let programs = printed.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
     let programs = programs.filter(|message| message["target"]["name"] == "conformance");
     let program = programs.filter_map(|message| message["executable"].as_str().map(PathBuf::from)).next_back();
     program.context("cargo names no program of the conformance suite")

@@ -50,7 +50,7 @@ pub(crate) struct CpArgs {
     /// Another replica of the pool; may be given several times
     #[arg(long, value_name = "URL", value_parser = parsed::<PoolUrl>)]
     replica: Vec<PoolUrl>,
-    /// Copy from as few as N of the pool's replicas; by default a majority, or both of two. Fewer are not safe: the
+    /// Copy from as few as COUNT of the pool's replicas; by default a majority, or both of two. Fewer are not safe: the
     /// others may have newer data
     #[arg(long, value_name = "COUNT")]
     min_replicas: Option<usize>,

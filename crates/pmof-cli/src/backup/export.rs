@@ -44,7 +44,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 /// is complete and durable.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ExportArgs {
-    /// Pool: `tcp://HOST:PORT/POOL` and the like; its other members are found by it
+    /// Pool: `tcp://HOST[:PORT]/POOL` and the like; its other members are found by it
     #[arg(value_name = "URL", value_parser = parsed::<PoolUrl>)]
     url: PoolUrl,
     /// File to create, or `-` for standard output; what is reported then goes to standard error
@@ -56,7 +56,7 @@ pub(crate) struct ExportArgs {
     /// Export the pool as it was at a consistency point that one of its asynchronous members keeps: by its name, or its number
     #[arg(long, value_name = "POINT")]
     at_point: Option<String>,
-    /// Export from as few as N of the pool's replicas; by default a majority, or both of two. Fewer are not safe: the others may have newer data
+    /// Export from as few as COUNT of the pool's replicas; by default a majority, or both of two. Fewer are not safe: the others may have newer data
     #[arg(long, value_name = "COUNT", conflicts_with = "at_point")]
     min_replicas: Option<usize>,
     /// Export only what differs from this earlier export of the pool, full or not, or from the digests of one

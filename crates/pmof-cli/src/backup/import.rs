@@ -45,7 +45,7 @@ pub(crate) struct ImportArgs {
     /// Export, or `-` for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Replicas of the new pool: `tcp://HOST:PORT/POOL` and the like
+    /// Replicas of the new pool: `tcp://HOST[:PORT]/POOL` and the like
     #[arg(value_name = "URL", required_unless_present = "dry_run", value_parser = parsed::<PoolUrl>)]
     urls: Vec<PoolUrl>,
     /// Export that FILE is an increment of; given several times: first the full export, then the increments in the order in which they were made
