@@ -42,7 +42,7 @@ fn options(command: &Command) -> impl Iterator<Item = (&Arg, &str)> {
 }
 
 fn value_name(arg: &Arg) -> Option<&str> {
-    arg.get_value_names()?.first().map(|name| name.as_str())
+    arg.get_value_names()?.first().map(clap::builder::Str::as_str)
 }
 
 /// Whether the option takes this value, whatever else the command lacks.

@@ -123,7 +123,11 @@ fn a_target_that_is_told_to_stop_leaves_its_pools() {
         let writer = thread::spawn(move || {
             let options = Pool::options().require(Durability::ProcessCrash).replica(format!("{address}/orders"));
             let Ok(pool) = options.create(1 << 20) else { return 0 };
-            (0_u64..).take_while(|number| pool.persist(0, &number.to_le_bytes()).is_ok()).count()
+            let mut acknowledged = 0_u64;
+            while pool.persist(0, &acknowledged.to_le_bytes()).is_ok() {
+                acknowledged += 1;
+            }
+            acknowledged
         });
         sleep(Duration::from_millis(delay_ms));
         let status = end(&mut child, signal);
@@ -136,7 +140,7 @@ fn a_target_that_is_told_to_stop_leaves_its_pools() {
             let options = Pool::options().require(Durability::ProcessCrash).replica(format!("{address}/orders"));
             let mut bytes = [0; 8];
             options.open().unwrap().read(0, &mut bytes).unwrap();
-            assert!(u64::from_le_bytes(bytes) + 1 >= acknowledged as u64);
+            assert!(u64::from_le_bytes(bytes) + 1 >= acknowledged);
         }
         assert_eq!(end(&mut again, Signal::TERM).code(), Some(0));
     }
