@@ -37,7 +37,7 @@
 //! | 18 | `Data` | offset `u64` |
 //! | 19 | `PrepareRemoval` | force `u8` (0 or 1), set file too `u8` (0 or 1), UUID of the pool set `[16]` or zeros, set |
 //! | 20 | `PrepareReplacement` | UUID of the pool set `[16]`, set |
-//! | 21 | `TakeOver` | level `u8`, epoch known `u8` (0 or 1), milliseconds of silence `u64`, epoch's name `[16]` or zeros, name |
+//! | 21 | `TakeOver` | level `u8`, epoch named `u8` (0 none, 1 own, 2 superseded), milliseconds of silence `u64`, epoch's name `[16]` or zeros, name |
 //! | 22 | `Headerless` | offset `u64` |
 //! | 23 | `Boot` | - |
 //! | 24 | `RaiseIntent` | words |
@@ -88,6 +88,7 @@
 //! [standing](crate::MemberStanding) `u8`, and as `u64` bytes that it lacks, bytes copied a second, bytes of lag and milliseconds of lag; then a `u8`, at most 16, and that many events,
 //! each milliseconds since 1970 `u64` and a text of at most 200 bytes.
 
+pub use claim::Claim;
 pub use error::ControlError;
 pub use limits::{
     ATTRIBUTES_BYTES, CONTROL_VERSION, DATA_RANGES_MAX, DIGESTED_MAX_BYTES, DIGESTS_MAX, INTENT_MESSAGE_WORDS_MAX,
@@ -98,6 +99,7 @@ pub use reply::Reply;
 pub use request::Request;
 pub use roster_part::RosterPart;
 
+mod claim;
 mod error;
 mod fields;
 mod limits;

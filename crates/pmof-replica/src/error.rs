@@ -678,11 +678,14 @@ impl PoolError {
         }
     }
 
-    /// What went wrong with a replica, if that is what this says; of several, with the first.
+    /// What went wrong with a replica, if that is what this says; of several, with the first that was fenced, or else the first.
     pub fn replica_error(&self) -> Option<&ReplicaError> {
         match self {
             Self::Replica { source, .. } | Self::Target { source, .. } | Self::NoneLeft { source, .. } => Some(source),
-            Self::Persist(failure) => failure.failed.first().map(|(_, source)| &**source),
+            Self::Persist(failure) => {
+                let fenced = failure.failed.iter().find(|(_, why)| why.is_fenced());
+                fenced.or(failure.failed.first()).map(|(_, source)| &**source)
+            }
             _ => None,
         }
     }

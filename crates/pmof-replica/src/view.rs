@@ -346,6 +346,11 @@ impl View {
         self.own.len() < OWN_MAX && !is_known(state.epoch.id) && state.ancestors.iter().any(|epoch| is_own(epoch.id))
     }
 
+    /// Whether an epoch of this writer is in force: a quorum was told of it, so that no writer before it acknowledges anything any more.
+    pub(crate) fn has_superseded(&self) -> bool {
+        self.epoch().is_some_and(|epoch| self.own.contains(&epoch))
+    }
+
     /// What a member of this index has to be told before it catches up. `state`: what it was found in, unless it stayed connected. `None`:
     /// there is no epoch.
     pub(crate) fn introduction(&mut self, index: u16, state: Option<&PoolState>) -> Option<Introduction> {

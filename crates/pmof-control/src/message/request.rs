@@ -4,6 +4,7 @@ use pmof_mem::Durability;
 use uuid::Uuid;
 
 use super::{
+    claim::Claim,
     error::ControlError,
     limits::{ATTRIBUTES_BYTES, NONCE_BYTES, PROOF_BYTES},
     roster_part::RosterPart,
@@ -33,7 +34,7 @@ pub enum Request {
         require: Durability,
     },
     /// Open a pool for writing as `Open` does, and where another has it open so, take it away from that one first. It is refused with
-    /// [`PoolRefusal::Busy`](crate::PoolRefusal::Busy) unless the other one's connection has been silent so long, or the epoch is named; and with
+    /// [`PoolRefusal::Busy`](crate::PoolRefusal::Busy) unless the other one's connection has been silent so long, or its epoch is named; and with
     /// [`PoolRefusal::NotFenceable`](crate::PoolRefusal::NotFenceable) where the memory cannot be taken away from it.
     TakeOver {
         /// The pool's name.
@@ -42,9 +43,8 @@ pub enum Request {
         require: Durability,
         /// Milliseconds for which nothing came from the other one, at least; 0 takes the pool over at once.
         silent_ms: u64,
-        /// An epoch that the writer has begun there, or has named so, which it and targets alone know: whoever names it is that writer, come back over another
-        /// connection. The one that it found is not its own.
-        epoch: Option<Uuid>,
+        /// An epoch of the writer that has it open, if one is named.
+        claim: Claim,
     },
     /// Close the pool that this connection has open, and publish it where that was put off.
     Close {
@@ -251,11 +251,16 @@ impl Request {
                 frame.access(*access);
                 frame.text(name.as_str());
             }
-            Self::TakeOver { name, require, silent_ms, epoch } => {
+            Self::TakeOver { name, require, silent_ms, claim } => {
                 frame.byte(*require as u8);
-                frame.byte(u8::from(epoch.is_some()));
+                let (kind, epoch) = match claim {
+                    Claim::None => (0, Uuid::nil()),
+                    Claim::Own(epoch) => (1, *epoch),
+                    Claim::Superseded(epoch) => (2, *epoch),
+                };
+                frame.byte(kind);
                 frame.number_u64(*silent_ms);
-                frame.bytes(epoch.unwrap_or_default().as_bytes());
+                frame.bytes(epoch.as_bytes());
                 frame.text(name.as_str());
             }
             Self::Close { in_order } => frame.byte(u8::from(*in_order)),
@@ -423,9 +428,9 @@ impl Request {
                 Self::PrepareReplacement { name: body.set()?, member }
             }
             21 => {
-                let (require, has_epoch) = (body.level()?, body.flag()?);
-                let (silent_ms, epoch) = (body.number_u64()?, body.optional_uuid(has_epoch)?);
-                Self::TakeOver { name: body.name()?, require, silent_ms, epoch }
+                let (require, kind, silent_ms) = (body.level()?, body.byte()?, body.number_u64()?);
+                let claim = body.claim(kind)?;
+                Self::TakeOver { name: body.name()?, require, silent_ms, claim }
             }
             22 => Self::Headerless { offset: body.number_u64()? },
             23 => Self::Boot,

@@ -78,12 +78,18 @@ fn requests() -> Vec<Request> {
             publish_on_close: true,
         },
         Request::Open { name: name("o"), access: OpenFor::Read, require: Durability::Visible },
-        Request::TakeOver { name: name("o"), require: Durability::PowerFailure, silent_ms: 10_000, epoch: None },
+        Request::TakeOver { name: name("o"), require: Durability::PowerFailure, silent_ms: 10_000, claim: Claim::None },
         Request::TakeOver {
             name: name("o"),
             require: Durability::Visible,
             silent_ms: 0,
-            epoch: Some(Uuid::from_u128(10)),
+            claim: Claim::Own(Uuid::from_u128(10)),
+        },
+        Request::TakeOver {
+            name: name("o"),
+            require: Durability::Visible,
+            silent_ms: u64::MAX,
+            claim: Claim::Superseded(Uuid::from_u128(10)),
         },
         Request::Close { in_order: true },
         Request::Begin { opening: 9, epoch: epoch(10), ancestors: sample_state().ancestors },
@@ -311,11 +317,13 @@ fn the_bytes_of_version_3_stay_as_they_are() {
     let bytes = prepare.encode(1).expect("fits");
     assert_eq!(bytes[12..bytes.len() - 4], [&[1, 0][..], &[8; 16], b"\x02\0ab"].concat());
 
-    let take_over = |epoch| Request::TakeOver { name: name("ab"), require: Durability::Visible, silent_ms: 258, epoch };
-    let bytes = take_over(Some(Uuid::from_u128(9))).encode(1).expect("fits");
+    let take_over = |claim| Request::TakeOver { name: name("ab"), require: Durability::Visible, silent_ms: 258, claim };
+    let bytes = take_over(Claim::Own(Uuid::from_u128(9))).encode(1).expect("fits");
     let body = [&b"\x01\x01\x02\x01\0\0\0\0\0\0"[..], Uuid::from_u128(9).as_bytes(), b"\x02\0ab"].concat();
     assert_eq!((&bytes[2..4], &bytes[12..bytes.len() - 4]), (&[21, 0][..], &body[..]));
-    let bytes = take_over(None).encode(1).expect("fits");
+    let bytes = take_over(Claim::Superseded(Uuid::from_u128(9))).encode(1).expect("fits");
+    assert_eq!((bytes[13], &bytes[22..38]), (2, &Uuid::from_u128(9).as_bytes()[..]));
+    let bytes = take_over(Claim::None).encode(1).expect("fits");
     let body = [&b"\x01\0\x02\x01\0\0\0\0\0\0"[..], &[0; 16], b"\x02\0ab"].concat();
     assert_eq!(bytes[12..bytes.len() - 4], body);
 
@@ -425,7 +433,7 @@ fn bodies_are_checked() {
         (2, b"\x04\x01\x01\0a", "level"),
         (2, b"\x01\x03\x01\0a", "access"),
         (21, &[&[1, 0][..], &[0; 8], &[0; 15], &[1, 1, 0], b"a"].concat(), "an epoch"),
-        (21, &[&[1, 2][..], &[0; 24], b"\x01\0a"].concat(), "flag"),
+        (21, &[&[1, 3][..], &[0; 24], b"\x01\0a"].concat(), "claim"),
         (28, b"\0\0\x01\0\x02\0ab", "longer than the whole"),
     ] {
         match Request::decode(&message(kind, body)) {
@@ -505,6 +513,11 @@ fn any_name() -> impl Strategy<Value = PoolName> {
     "[^./\\p{Cc}][^/\\p{Cc}]{0,60}".prop_map(|text| PoolName::new(text).expect("built by the rules"))
 }
 
+fn any_claim() -> impl Strategy<Value = Claim> {
+    let named = any::<u128>().prop_map(Uuid::from_u128);
+    prop_oneof![Just(Claim::None), named.clone().prop_map(Claim::Own), named.prop_map(Claim::Superseded)]
+}
+
 fn any_level() -> impl Strategy<Value = Durability> {
     proptest::sample::select(&Durability::ALL[..])
 }
@@ -521,12 +534,8 @@ fn any_request() -> impl Strategy<Value = Request> {
         ),
         (any_name(), any_level(), proptest::sample::select(vec![OpenFor::Read, OpenFor::Write]))
             .prop_map(|(name, require, access)| Request::Open { name, access, require }),
-        (any_name(), any_level(), any::<u64>(), proptest::option::of(any::<u128>())).prop_map(
-            |(name, require, silent_ms, epoch)| {
-                let epoch = epoch.map(Uuid::from_u128);
-                Request::TakeOver { name, require, silent_ms, epoch }
-            }
-        ),
+        (any_name(), any_level(), any::<u64>(), any_claim())
+            .prop_map(|(name, require, silent_ms, claim)| Request::TakeOver { name, require, silent_ms, claim }),
         any::<bool>().prop_map(|in_order| Request::Close { in_order }),
         any_state().prop_map(|PoolState { opening, epoch, ancestors, .. }| Request::Begin {
             opening,

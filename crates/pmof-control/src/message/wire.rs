@@ -4,6 +4,7 @@ use pmof_pool::OpenFor;
 use uuid::Uuid;
 
 use super::{
+    claim::Claim,
     error::ControlError,
     limits::{
         ATTRIBUTES_BYTES, CHECKSUM_BYTES, CONTROL_VERSION, HEAD_BYTES, MAX_BODY_BYTES, MAX_DESCRIPTOR_BYTES,
@@ -184,13 +185,15 @@ impl<'a> Body<'a> {
         }
     }
 
-    /// A UUID takes its place also where there is none.
-    pub(super) fn optional_uuid(&mut self, is_there: bool) -> Parsed<Option<Uuid>> {
-        let uuid = self.uuid()?;
-        match is_there {
-            true => Ok(Some(uuid)),
-            false if uuid.is_nil() => Ok(None),
-            false => Err(Fault::Malformed("there is an epoch that is said not to be known")),
+    /// An epoch takes its place also where none is named.
+    pub(super) fn claim(&mut self, kind: u8) -> Parsed<Claim> {
+        let epoch = self.uuid()?;
+        match kind {
+            0 if epoch.is_nil() => Ok(Claim::None),
+            0 => Err(Fault::Malformed("there is an epoch that is said not to be named")),
+            1 => Ok(Claim::Own(epoch)),
+            2 => Ok(Claim::Superseded(epoch)),
+            _ => Err(Fault::Malformed("a claim is none of 0, 1 and 2")),
         }
     }
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use pmof_access::Durability;
-use pmof_control::{FailureDomain, NewPool, OpenFor, PoolState, Reply, Request, Roster, USER_FLAGS_BYTES};
+use pmof_control::{Claim, FailureDomain, NewPool, OpenFor, PoolState, Reply, Request, Roster, USER_FLAGS_BYTES};
 use pmof_pool::Comparison;
 use uuid::Uuid;
 
@@ -42,6 +42,7 @@ mod heard;
 mod nearest;
 mod others;
 mod outsiders;
+mod reachable;
 mod replicas;
 mod witnesses;
 
@@ -465,7 +466,9 @@ impl Format for Opening {
         let take_over = self.wanted.take_over.filter(|_| access == OpenFor::Write);
         let question = |url: &PoolUrl, _| match (take_over, url.name.clone()) {
             (None, name) => Request::Open { name, access, require },
-            (Some(silent_for), name) => Request::TakeOver { name, require, silent_ms: millis(silent_for), epoch: None },
+            (Some(silent_for), name) => {
+                Request::TakeOver { name, require, silent_ms: millis(silent_for), claim: Claim::None }
+            }
         };
         let mut identity = None;
         let (mut opened, mut failed) = self.ask(access, None, &mut identity, question);

@@ -1,15 +1,10 @@
 //! How a pool is reached: the replicas, the durability, the ways of waiting.
 
-use std::{
-    net::IpAddr,
-    path::Path,
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{net::IpAddr, path::Path, sync::Arc, time::Duration};
 
 use pmof_access::{Durability, Method, Waiting};
 use pmof_bootstrap::SshOptions;
-use pmof_control::{OpenFor, PoolInfo, PoolRefusal, REPLICAS_MAX, Reply, Request, USER_FLAGS_BYTES};
+use pmof_control::{Claim, OpenFor, PoolInfo, PoolRefusal, REPLICAS_MAX, Reply, Request, USER_FLAGS_BYTES};
 use pmof_mem::Declaration;
 use uuid::Uuid;
 
@@ -24,12 +19,11 @@ use super::{
 };
 use crate::{AtLagBound, PoolError, PoolUrl, ReplicaError, outbox::LagBound, reach::Reach};
 
+mod waiting;
+
 /// How often a pool that may have to be made is looked for, and the longest pause behind the first attempt; later ones are longer.
 const MAKE_ATTEMPTS: u32 = 10;
 const MAKE_PAUSE: Duration = Duration::from_millis(50);
-
-/// Between two openings of one that waits, each of which asks for a second already.
-const WAITING_PAUSE: Duration = Duration::from_millis(50);
 
 /// Bytes that an asynchronous member may lag, and how often a point is made by itself, unless told otherwise.
 const LAG_BYTES: u64 = 64 << 20;
@@ -219,6 +213,10 @@ impl PoolOptions {
     /// nothing, which takes the time and, for a moment, the space of a copy, and ends those who read the pool there. On a device no other file can be
     /// had: there the takeover is refused ([`PoolRefusal::NotFenceable`]) until that process ends. What another target on the same directory has open
     /// cannot be taken from it.
+    ///
+    /// **Fenced on one member is fenced.** The former writer acknowledges nothing any more from the first member on that is taken from it, whatever becomes of the
+    /// opening. So where members are out of reach, those that answer are asked first whether they are enough for it; if they are not, it fails and nobody is
+    /// fenced. One that fails later, since a member is lost in the middle of it, leaves the pool without a writer until it is opened again.
     #[must_use]
     pub fn take_over(mut self, silent_for: Duration) -> Self {
         self.take_over = Some(silent_for);
@@ -366,21 +364,11 @@ impl PoolOptions {
     /// before this returns: what that writer may have had in flight, as the replicas' maps of write intent say, is compared by digests, and what
     /// differs is copied; [`Pool::compared_bytes`] and [`Pool::copied_bytes`] say how much. After a pool was closed in order, nothing is compared. Replicas that were left behind catch up after this returns; see [`Pool::events`].
     pub fn open(&self) -> Result<Pool, PoolError> {
-        format::open(self.connect(Purpose::Open)?, OpenFor::Write)
-    }
-
-    /// As [`open`](Self::open), but asks again and again, for so long, while another has the pool. With [`take_over`](Self::take_over) this waits until
-    /// the other one has been silent for long enough.
-    pub fn open_waiting(&self, timeout: Duration) -> Result<Pool, PoolError> {
-        let began = Instant::now();
-        loop {
-            match self.open() {
-                Err(error) if error.is_busy() && began.elapsed() < timeout => {
-                    std::thread::sleep(WAITING_PAUSE.min(timeout.saturating_sub(began.elapsed())));
-                }
-                outcome => return outcome,
-            }
+        let opening = self.connect(Purpose::Open)?;
+        if self.take_over.is_some() && self.min_replicas.is_none() && opening.may_be_too_few() {
+            self.check_may_take_over()?;
         }
+        format::open(opening, OpenFor::Write)
     }
 
     /// Takes the pool away from its writer on every replica, as [`take_over`](Self::take_over) says, and leaves it to whoever opens it next: that opening
@@ -396,7 +384,7 @@ impl PoolOptions {
         for url in self.urls()? {
             let released = self.reach.site(&mut peers, &url).and_then(|site| {
                 let name = url.name.clone();
-                site.ask_when_free(&Request::TakeOver { name, require, silent_ms, epoch: None })?;
+                site.ask_when_free(&Request::TakeOver { name, require, silent_ms, claim: Claim::None })?;
                 // It stays as its writer left it.
                 site.ask(&Request::Close { in_order: false })
             });

@@ -6,7 +6,7 @@ use std::{
 };
 
 use pmof_control::{
-    ANCESTORS_MAX, ConsistencyPoint, Epoch, OpenFor, PoolState, Reply, Request, Role, Roster, RosterMember,
+    ANCESTORS_MAX, Claim, ConsistencyPoint, Epoch, OpenFor, PoolState, Reply, Request, Role, Roster, RosterMember,
 };
 use uuid::Uuid;
 
@@ -167,7 +167,7 @@ impl PoolOptions {
         let name = url.name.clone();
         let request = match self.take_over_after() {
             None => Request::Open { name, access: OpenFor::Write, require },
-            Some(silent_for) => Request::TakeOver { name, require, silent_ms: millis(silent_for), epoch: None },
+            Some(silent_for) => Request::TakeOver { name, require, silent_ms: millis(silent_for), claim: Claim::None },
         };
         let reply = site.ask_when_free(&request).map_err(of)?;
         let mut identity: Option<Identity> = None;

@@ -42,6 +42,7 @@ use crate::{
 
 mod copy;
 mod copy_flush;
+mod held;
 mod lost;
 mod pace;
 mod places;
@@ -533,11 +534,7 @@ impl Returns {
         let url = self.url(position);
         let mut peers = self.peers.lock().clone();
         let site = self.reach.site(&mut peers, &url).map_err(|_| Halt::Later)?;
-        // The target may have yet to notice that the old connection is gone. Nobody else is taken the pool from.
-        let epoch = epochs.lock().view().epoch_of(position);
-        let (name, require) = (url.name.clone(), self.require);
-        let request = Request::TakeOver { name, require, silent_ms: u64::MAX, epoch };
-        let reply = site.ask_when_free(&request).map_err(|_| Halt::Later)?;
+        let reply = self.ask_for(&open, epochs, (&site, &url), position)?;
         let mut identity = Some(self.identity);
         let checked = check_opened(reply, &site, self.require, OpenFor::Write, &mut identity);
         let Checked { index, replica_uuid, size_bytes, state, reached } = checked.map_err(rejected)?;

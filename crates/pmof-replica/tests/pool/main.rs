@@ -29,6 +29,7 @@ mod scrub;
 mod slow;
 mod spares;
 mod stopped;
+mod superseded;
 mod support;
 mod takeover;
 mod transports;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use pmof_access::{Address, Durability};
-use pmof_control::{Epoch, OpenFor, PoolName, PoolRefusal, Reply, Request};
+use pmof_control::{Claim, Epoch, OpenFor, PoolName, PoolRefusal, Reply, Request};
 use pmof_replica::{Pool, PoolError, PoolOptions, ReplicaError};
 use pmof_target::{Service, ServiceOptions, StoreOptions};
 use tempfile::TempDir;
@@ -193,7 +193,7 @@ fn who_knows_the_epoch_comes_back_at_once() {
         let name = PoolName::new("orders").unwrap();
         let take_over = |epoch| {
             let (name, require) = (name.clone(), Durability::ProcessCrash);
-            again.ask(&Request::TakeOver { name, require, silent_ms: u64::MAX, epoch })
+            again.ask(&Request::TakeOver { name, require, silent_ms: u64::MAX, claim: claim_of(epoch) })
         };
         for unknown in [None, Some(Uuid::nil()), Some(Uuid::from_u128(7))] {
             assert!(matches!(take_over(unknown), Reply::Refused { code: 6, .. }));
@@ -212,7 +212,7 @@ fn a_fenced_writer_takes_nothing_from_its_successor() {
     let name = PoolName::new("orders").unwrap();
     let ask = |initiator: &RawInitiator, epoch| {
         let (name, require) = (name.clone(), Durability::ProcessCrash);
-        initiator.ask(&Request::TakeOver { name, require, silent_ms: epoch_silence(epoch), epoch })
+        initiator.ask(&Request::TakeOver { name, require, silent_ms: epoch_silence(epoch), claim: claim_of(epoch) })
     };
     // A request of the holder's may be being carried out: then the target asks for patience.
     let opened = |initiator: &RawInitiator, epoch| {
@@ -245,6 +245,10 @@ fn a_fenced_writer_takes_nothing_from_its_successor() {
     // It is the successor, come back.
     opened(&late, Some(own.id));
     assert_eq!(late.ask(&Request::Close { in_order: false }), Reply::Closed);
+}
+
+fn claim_of(epoch: Option<Uuid>) -> Claim {
+    epoch.map_or(Claim::None, Claim::Own)
 }
 
 /// Who names an epoch takes nothing from anybody else.
@@ -326,6 +330,6 @@ fn a_level_that_cannot_be_given_harms_nobody() {
     let (name, require) = (PoolName::new("orders").unwrap(), Durability::Visible);
     let open = Request::Open { name: name.clone(), require, access: OpenFor::Write };
     assert!(matches!(raw.ask(&open), Reply::Opened { .. }));
-    let again = Request::TakeOver { name, require, silent_ms: 0, epoch: None };
+    let again = Request::TakeOver { name, require, silent_ms: 0, claim: Claim::None };
     assert!(matches!(raw.ask(&again), Reply::Refused { code: 257, .. }), "from itself");
 }

@@ -256,9 +256,9 @@ impl Session {
             Request::Open { name, access, require } => {
                 self.open(stores, |holder| requests::open(pools, &name, (access, require), holder))
             }
-            Request::TakeOver { name, require, silent_ms, epoch } => {
+            Request::TakeOver { name, require, silent_ms, claim } => {
                 let silence = Duration::from_millis(silent_ms);
-                self.take_over(stores, &name, Terms { require, silence, epoch })
+                self.take_over(stores, &name, Terms { require, silence, claim })
             }
             Request::Close { in_order } => self.close(stores, in_order),
             Request::Begin { .. }

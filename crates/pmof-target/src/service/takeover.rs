@@ -10,9 +10,8 @@
 use std::{sync::Arc, time::Duration};
 
 use pmof_access::Region;
-use pmof_control::{OpenFor, PoolName, PoolRefusal, Reply, ServiceCode};
+use pmof_control::{Claim, OpenFor, PoolName, PoolRefusal, Reply, ServiceCode};
 use pmof_mem::{Durability, causes};
-use uuid::Uuid;
 
 use super::{
     leases::{Held, Lease},
@@ -25,14 +24,16 @@ use crate::{
     store::{NotHandedOver, PoolStore, Replacement},
 };
 
+/// The silence that is named by those who take the pool by an epoch only.
+const NO_SILENCE: Duration = Duration::from_millis(u64::MAX);
+
 /// What an initiator asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
     pub(super) require: Durability,
     /// For which the old writer must have been silent.
     pub(super) silence: Duration,
-    /// Whoever names an epoch of the old writer is that one, come back over another connection.
-    pub(super) epoch: Option<Uuid>,
+    pub(super) claim: Claim,
 }
 
 impl Session {
@@ -53,10 +54,14 @@ impl Session {
             return self.open_for_writing(stores, name, terms).map_err(not_ours);
         };
         let silent_for = lease.silent_for();
-        let is_its_writer = terms.epoch.is_some_and(|epoch| pool.is_epoch_of_writer(epoch));
-        if !is_its_writer && silent_for < terms.silence {
+        // Where another one has it open by now, the epoch is none of that one's.
+        let is_claimed = terms.claim.epoch().is_some_and(|epoch| pool.is_epoch_of_writer(epoch));
+        if !is_claimed && silent_for < terms.silence {
             let heard = format!("it was heard {} ms ago", silent_for.as_millis());
-            let why = format!("{heard}, and is taken over after {} ms", terms.silence.as_millis());
+            let why = match terms.silence {
+                NO_SILENCE => format!("{heard}, and whoever asks has named no epoch of it"),
+                silence => format!("{heard}, and is taken over after {} ms", silence.as_millis()),
+            };
             return Err(busy(&lease, &why));
         }
         pool.require(terms.require)?;
@@ -67,7 +72,7 @@ impl Session {
                 stores.leases.no_longer_stranded(&lease);
                 drop(held);
                 events::taken_over(&self.client(), name.as_str(), old_holder);
-                self.grant(stores, pool.named_by(terms.epoch))
+                self.grant(stores, pool.named_by(terms.claim.own()))
             }
             Err(failed) => {
                 let Failed { kept, error } = *failed;
@@ -82,9 +87,10 @@ impl Session {
     }
 
     fn open_for_writing(&mut self, stores: &Stores, name: &PoolName, terms: Terms) -> Result<Reply, Refused> {
-        let Terms { require, epoch, .. } = terms;
+        let Terms { require, claim, .. } = terms;
         self.open(stores, |holder| {
-            requests::open(&stores.pools, name, (OpenFor::Write, require), holder).map(|pool| pool.named_by(epoch))
+            requests::open(&stores.pools, name, (OpenFor::Write, require), holder)
+                .map(|pool| pool.named_by(claim.own()))
         })
     }
 }

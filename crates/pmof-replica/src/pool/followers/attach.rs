@@ -11,7 +11,7 @@ use std::{
 use parking_lot::Mutex;
 use pmof_access::Durability;
 use pmof_control::{
-    ConsistencyPoint, MAX_NAME_BYTES, OpenFor, PoolInfo, PoolName, PoolRefusal, PoolState, Reply, Request,
+    Claim, ConsistencyPoint, MAX_NAME_BYTES, OpenFor, PoolInfo, PoolName, PoolRefusal, PoolState, Reply, Request,
 };
 use uuid::Uuid;
 
@@ -395,7 +395,8 @@ impl Followers {
         let current = epochs.lock().view().epoch();
         // From this writer's own connection, or from a writer before it, which may hang. That one is not granted it again: it does not know the epoch.
         let (silent_ms, epoch) = if own.is_some() { (u64::MAX, own) } else { (0, current) };
-        let request = Request::TakeOver { name, require: self.require, silent_ms, epoch };
+        let claim = epoch.map_or(Claim::None, Claim::Own);
+        let request = Request::TakeOver { name, require: self.require, silent_ms, claim };
         let reply = site.ask_when_free(&request).map_err(lost)?;
         let checked = check_opened(reply, &site, self.require, OpenFor::Write, &mut Some(self.identity));
         let Checked { reached, state, .. } = checked.map_err(lost)?;
