@@ -162,7 +162,7 @@ enum Stop {
     /// It may come back.
     Lost(Arc<ReplicaError>),
     /// It is not the member that it was.
-    Rejected(ReplicaError),
+    Rejected(Arc<ReplicaError>),
 }
 
 impl From<Arc<ReplicaError>> for Stop {

@@ -164,3 +164,27 @@ fn lag_stays_within_the_bound_over_shared_memory() {
     let seen = over_shm(AtLagBound::FallBehind, Duration::MAX);
     assert!(seen.most_bytes <= BOUND_BYTES && seen.looks > 5, "{seen:?}");
 }
+
+#[test]
+fn a_member_that_hangs_does_not_follow_beyond_the_bound() {
+    let [near, far] = [0, 1].map(|_| Target::start());
+    let relay = Relay::before(&far);
+    let pool = options([near.url("orders")]).lag_bound(BOUND_BYTES, Duration::MAX, AtLagBound::Wait);
+    let pool = pool.point_interval(Some(Duration::from_millis(50))).loss_timeout(Duration::from_millis(500));
+    let pool = pool.create(POOL_BYTES).unwrap();
+    let mut events = pool.events();
+    pool.add_asynchronous(&relay.url).unwrap();
+    wait_for(&mut events, |event| matches!(event, Event::Following { .. }));
+    relay.set_late(u64::MAX);
+    // Those who write wait at the bound, and are let go when the member is lost.
+    let bytes = pattern(WRITE_BYTES as usize, 3);
+    for write in 0..4 * BOUND_BYTES / WRITE_BYTES {
+        pool.persist(write * WRITE_BYTES % (POOL_BYTES - WRITE_BYTES), &bytes).unwrap();
+        let status = status(&pool);
+        let is_beyond = status.lag_bytes.is_some_and(|bytes| bytes > BOUND_BYTES);
+        assert!(!is_beyond || matches!(status.state, AsynchronousState::Lost(_)), "{status:?}");
+    }
+    let status = status(&pool);
+    assert!(matches!(status.state, AsynchronousState::Lost(_)) && status.lost_for.is_some(), "{status:?}");
+    relay.set_late(0);
+}

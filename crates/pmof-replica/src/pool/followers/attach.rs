@@ -387,7 +387,7 @@ impl Followers {
         }
         let (index, found) = (following.index, info.header.replica_index);
         if info.header.pool_uuid != self.identity.uuid || !following.of_roster.is(found, info.header.replica_uuid) {
-            return Err(Stop::Rejected(ReplicaError::NotTheMember { index, found }));
+            return Err(Stop::Rejected(Arc::new(ReplicaError::NotTheMember { index, found })));
         }
         // One that was promoted, or that a later writer has, is not touched.
         self.check_own(&epochs, index, &info.state)?;
@@ -455,7 +455,7 @@ impl Followers {
         let (line, opening) = (known.view().line(), known.view().opening());
         let apart = of_returning(&Found { index, state }, line, opening);
         match apart.filter(|apart| state.opening > opening || !apart.may_catch_up()) {
-            Some(apart) => Err(Stop::Rejected(ReplicaError::of(apart, self.identity.replica_count))),
+            Some(apart) => Err(Stop::Rejected(Arc::new(ReplicaError::of(apart, self.identity.replica_count)))),
             None => Ok(()),
         }
     }

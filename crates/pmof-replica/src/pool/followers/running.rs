@@ -14,7 +14,7 @@ use pmof_control::{ConsistencyPoint, Role, RosterMember};
 
 use super::{AsynchronousState, Followers, Following, Rooms, Stop, Told, attach::tell_unkept};
 use crate::{
-    PoolError, PoolUrl, Receipt,
+    PoolError, PoolUrl, Receipt, ReplicaError,
     member::Written,
     outbox::Outbox,
     pool::{Pool, Shared, events::Event, opened::place},
@@ -90,32 +90,19 @@ impl Followers {
         let (mut pause, mut is_told) = (FIRST_PAUSE, false);
         loop {
             let has_followed = AtomicBool::new(false);
-            let stop = self.follow(pool, following, &has_followed);
+            let stop = self.follow(pool, following, &has_followed, |stop| {
+                if has_followed.load(Ordering::Relaxed) {
+                    (pause, is_told) = (FIRST_PAUSE, false);
+                }
+                if let Stop::Lost(why) | Stop::Rejected(why) = stop {
+                    following.note_lost(pool, why, std::mem::replace(&mut is_told, true));
+                }
+            });
             following.is_open.store(false, Ordering::Release);
-            if has_followed.into_inner() {
-                (pause, is_told) = (FIRST_PAUSE, false);
-            }
-            let why = match stop {
+            match stop {
                 Stop::Ended => return,
-                Stop::Later => None,
-                Stop::Lost(why) => Some(why),
-                Stop::Rejected(why) => {
-                    pause = REJECTED_PAUSE;
-                    Some(Arc::new(why))
-                }
-            };
-            if let Some(why) = why {
-                let mut told = following.told.lock();
-                told.state = AsynchronousState::Lost(Arc::clone(&why));
-                told.lost_since.get_or_insert_with(Instant::now);
-                drop(told);
-                if !std::mem::replace(&mut is_told, true) {
-                    let Some(shared) = pool.upgrade() else { return };
-                    shared.events.add(Event::NotFollowing { replica: Arc::clone(&following.place), why });
-                    if let Ok(open) = shared.hold() {
-                        shared.tell_status(&open);
-                    }
-                }
+                Stop::Rejected(_) => pause = REJECTED_PAUSE,
+                Stop::Later | Stop::Lost(_) => {}
             }
             if !self.pause(pause) || !self.has(following) {
                 return;
@@ -126,6 +113,19 @@ impl Followers {
 }
 
 impl Following {
+    /// The member is not followed up any more, which the program is told unless it was before.
+    fn note_lost(&self, pool: &Weak<Shared>, why: &Arc<ReplicaError>, is_told: bool) {
+        let mut told = self.told.lock();
+        told.state = AsynchronousState::Lost(Arc::clone(why));
+        told.lost_since.get_or_insert_with(Instant::now);
+        drop(told);
+        let Some(shared) = pool.upgrade().filter(|_| !is_told) else { return };
+        shared.events.add(Event::NotFollowing { replica: Arc::clone(&self.place), why: Arc::clone(why) });
+        if let Ok(open) = shared.hold() {
+            shared.tell_status(&open);
+        }
+    }
+
     /// Whether a point with a name waits for the member, which is being connected to or copied to.
     fn awaits_name(&self) -> bool {
         let is_lost = matches!(self.told.lock().state, AsynchronousState::Lost(_));

@@ -65,12 +65,21 @@ pub(super) struct Sending<'f> {
 }
 
 impl Followers {
-    /// Follows a member up until it is lost. `has_followed`: whether it was at a point of this writer.
-    pub(super) fn follow(&self, pool: &Weak<Shared>, following: &Following, has_followed: &AtomicBool) -> Stop {
+    /// Follows a member up until it is lost. `has_followed`: whether it was at a point of this writer. `tell` is told why it is not followed up any more.
+    pub(super) fn follow(
+        &self,
+        pool: &Weak<Shared>,
+        following: &Following,
+        has_followed: &AtomicBool,
+        tell: impl FnOnce(&Stop),
+    ) -> Stop {
         let follower = match self.attach(pool, following) {
             Ok(follower) => follower,
             // What it lacks is remembered still, if it was.
-            Err(stop) => return stop,
+            Err(stop) => {
+                tell(&stop);
+                return stop;
+            }
         };
         let size_bytes = self.identity.size_bytes;
         let boot = follower.memory().data.control().and_then(Control::boot);
@@ -84,6 +93,8 @@ impl Followers {
         let mut sending =
             Sending { followers: self, pool, following, follower, taken, next: None, heard_at: None, is_known };
         let stop = sending.run(&missing, has_followed);
+        // Before those who write are let go, and before the member is let go of, which waits for one that hangs.
+        tell(&stop);
         let point = sending.follower.point().cloned().filter(|_| sending.is_known);
         missing.add(&sending.taken);
         following.outbox.switch_off(point.is_some().then_some(&missing));
