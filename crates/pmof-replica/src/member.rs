@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use parking_lot::Mutex;
 use pmof_access::{Durability, Evidence, Flushed, Memory, Ticket};
 use pmof_control::FailureDomain;
 use pmof_pool::Contents;
@@ -182,6 +183,8 @@ pub(crate) struct Standing {
     pub(crate) place: Arc<ReplicaPlace>,
     /// Why it is out of use, and since when.
     failure: OnceLock<(Arc<ReplicaError>, Instant)>,
+    /// Why it is out of use still, as far as it was tried since.
+    still: Mutex<Option<Arc<ReplicaError>>>,
     /// The program knows of the failure.
     is_told: AtomicBool,
     /// Whoever brings replicas back knows of the failure.
@@ -202,6 +205,7 @@ impl Standing {
         Self {
             place,
             failure: OnceLock::new(),
+            still: Mutex::default(),
             is_told,
             is_noted,
             lag: AtomicU8::new(0),
@@ -307,6 +311,17 @@ impl Standing {
     /// Why it is out of use, if it is.
     pub(crate) fn failure(&self) -> Option<&Arc<ReplicaError>> {
         self.failure.get().map(|(why, _)| why)
+    }
+
+    /// The same, as it was found when it was tried last.
+    pub(crate) fn latest_failure(&self) -> Option<Arc<ReplicaError>> {
+        let still = self.still.lock().clone();
+        self.failure().map(|why| still.unwrap_or_else(|| Arc::clone(why)))
+    }
+
+    /// One that is out of use was tried again, and this is why it stays so.
+    pub(crate) fn still_fails(&self, why: Arc<ReplicaError>) {
+        *self.still.lock() = Some(why);
     }
 
     /// How long it has been out of use, if it is.

@@ -418,9 +418,13 @@ impl Returns {
                     pause = (pause * 2).min(longest_pause);
                 }
                 Err(Halt::Rejected(why)) => {
+                    let why = Arc::new(why);
+                    if let Ok(open) = hold(pool) {
+                        open.members[position].standing().still_fails(Arc::clone(&why));
+                    }
                     if !std::mem::replace(&mut is_rejected, true) {
                         let replica = Arc::new(ReplicaPlace::Pool(PoolUrl::clone(&self.url(position))));
-                        events.add(Event::Rejected { replica, why: Arc::new(why) });
+                        events.add(Event::Rejected { replica, why });
                     }
                     pause = REJECTED_PAUSE;
                 }
@@ -533,7 +537,8 @@ impl Returns {
         let epochs = open.epochs.as_ref().ok_or(Halt::Ended)?;
         let url = self.url(position);
         let mut peers = self.peers.lock().clone();
-        let site = self.reach.site(&mut peers, &url).map_err(|_| Halt::Later)?;
+        let still_fails = |why| member.standing().still_fails(Arc::new(why));
+        let site = self.reach.site(&mut peers, &url).map_err(still_fails).map_err(|()| Halt::Later)?;
         let reply = self.ask_for(&open, epochs, (&site, &url), position)?;
         let mut identity = Some(self.identity);
         let checked = check_opened(reply, &site, self.require, OpenFor::Write, &mut identity);

@@ -23,7 +23,7 @@ pub enum ReplicaState {
     },
     /// It is connected and was [too slow](crate::PoolOptions::slow_after): nothing is sent to it until it answers as promptly as the others.
     Slow,
-    /// It is out of reach, or was left out. It is connected to again and again, unless it belongs elsewhere, or the pool
+    /// It is out of reach, or was left out; why, as it was found when it was tried last. It is connected to again and again, unless it belongs elsewhere, or the pool
     /// [must be opened again](PoolError::must_reopen).
     Lost(Arc<ReplicaError>),
 }
@@ -86,8 +86,8 @@ impl Open {
 
     pub(super) fn state_of(&self, position: usize, member: &dyn Member) -> ReplicaState {
         let standing = member.standing();
-        match standing.failure() {
-            Some(why) => ReplicaState::Lost(Arc::clone(why)),
+        match standing.latest_failure() {
+            Some(why) => ReplicaState::Lost(why),
             None if standing.is_slow() => ReplicaState::Slow,
             None if standing.is_behind() && !standing.is_witness() => {
                 let missing_bytes = self.missing_bytes(position).unwrap_or(self.facts.size_bytes);

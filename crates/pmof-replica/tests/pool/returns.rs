@@ -370,3 +370,32 @@ fn a_replica_whose_machine_was_started_anew_is_compared_as_a_whole() {
     }
     pool.close().unwrap();
 }
+
+#[test]
+fn the_reason_of_a_loss_is_the_latest_one() {
+    let mut three: [Target; 3] = std::array::from_fn(|_| Target::start_fixed());
+    let pool = options(urls(&three)).create(4096).unwrap();
+    let mut events = pool.events();
+    let until_reason = |wanted: &str| {
+        let until = Instant::now() + LONG;
+        loop {
+            let state = pool.status().unwrap().replicas[1].state.clone();
+            let ReplicaState::Lost(why) = &state else { panic!("{state:?}") };
+            if why.to_string().contains(wanted) {
+                return;
+            }
+            assert!(Instant::now() < until, "{why}");
+            thread::sleep(Duration::from_millis(10));
+        }
+    };
+    three[1].stop();
+    std::fs::remove_file(three[1].root.path().join("orders")).unwrap();
+    three[1].restart();
+    pool.persist(0, b"without it").unwrap();
+    until_reason("there is no pool orders");
+    options([three[1].url("orders")]).create(4096).unwrap().close().unwrap();
+    let Event::Rejected { why, .. } = wait_for(&mut events, |event| matches!(event, Event::Rejected { .. })) else {
+        return;
+    };
+    until_reason(&why.to_string());
+}

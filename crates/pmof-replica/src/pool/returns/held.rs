@@ -1,5 +1,7 @@
 //! A replica that is to come back, and that its target has open for a writer.
 
+use std::sync::Arc;
+
 use pmof_control::{Claim, PoolInfo, PoolRefusal, Reply, Request};
 
 use super::Returns;
@@ -28,8 +30,13 @@ impl Returns {
         let own = epochs.lock().view().epoch_of(position).map_or(Claim::None, Claim::Own);
         match site.ask_when_free(&request(own)) {
             Ok(reply) => return Ok(reply),
-            Err(ReplicaError::Refused { refusal: PoolRefusal::Busy, .. }) => {}
-            Err(_) => return Err(Halt::Later),
+            Err(why) => {
+                let is_held = matches!(why, ReplicaError::Refused { refusal: PoolRefusal::Busy, .. });
+                open.members[position].standing().still_fails(Arc::new(why));
+                if !is_held {
+                    return Err(Halt::Later);
+                }
+            }
         }
         let Ok(Reply::Info(info)) = site.ask(&Request::Info { name: url.name.clone() }) else {
             return Err(Halt::Later);
