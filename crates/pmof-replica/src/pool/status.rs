@@ -61,7 +61,8 @@ pub struct PoolStatus {
     pub last_events: Vec<(Event, Duration)>,
     /// Members that the pool has and that have its data: the replicas that it was made with, unless they were [changed](Pool::add).
     pub made_count: usize,
-    /// Members that must be connected for a persist to be acknowledged after a loss, witnesses among them.
+    /// Members that must be connected, witnesses among them, when a replica in sync is lost or comes to be in sync: so many have to know of it before a persist is acknowledged. In
+    /// between the replicas in sync suffice, also where they are fewer: nobody opens the pool without one of them.
     pub quorum: usize,
 }
 
