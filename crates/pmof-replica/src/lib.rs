@@ -50,7 +50,7 @@ pub use pool::{
     Acknowledge, AsynchronousState, AsynchronousStatus, ChangeError, Differing, Event, Events, KeptPointStatus, Lane,
     MemberPoints, MemberState, MemberStatus, Pending, Pool, PoolMembers, PoolOptions, PoolStatus, Promotion,
     PromotionError, RemoteSetOptions, Repaired, ReplicaState, ReplicaStatus, Rollback, RollbackError, ScrubReport,
-    SetOptions,
+    SetOptions, SpareState, SpareStatus,
 };
 pub use receipt::{PersistFailure, Receipt, ReplicaReceipt};
 pub use remote_removal::RemoteRemoval;

@@ -193,6 +193,8 @@ pub(crate) struct Standing {
     lag: AtomicU8,
     /// It is told of epochs, and has no data.
     is_witness: bool,
+    /// It is no member yet.
+    is_candidate: AtomicBool,
     /// What its target says of its failure domain, if it does.
     failure_domain: Option<FailureDomain>,
     /// Which of the pool's domains that is, in one number; 0 where it is not known.
@@ -201,7 +203,7 @@ pub(crate) struct Standing {
 
 impl Standing {
     pub(crate) fn new(place: Arc<ReplicaPlace>) -> Self {
-        let [is_told, is_noted] = [false; 2].map(AtomicBool::new);
+        let [is_told, is_noted, is_candidate] = [false; 3].map(AtomicBool::new);
         Self {
             place,
             failure: OnceLock::new(),
@@ -210,6 +212,7 @@ impl Standing {
             is_noted,
             lag: AtomicU8::new(0),
             is_witness: false,
+            is_candidate,
             failure_domain: None,
             domain: AtomicU32::new(0),
         }
@@ -257,6 +260,20 @@ impl Standing {
             self.lag.fetch_or(BEHIND, Ordering::Release);
         }
         Self { is_witness, ..self }
+    }
+
+    /// Of one that is no member yet: it counts for nothing.
+    pub(crate) fn of_candidate(self) -> Self {
+        Self { is_candidate: AtomicBool::new(true), ..self }
+    }
+
+    pub(crate) fn is_candidate(&self) -> bool {
+        self.is_candidate.load(Ordering::Acquire)
+    }
+
+    /// It is a member from now on, or may be.
+    pub(crate) fn is_made_a_member(&self) {
+        self.is_candidate.store(false, Ordering::Release);
     }
 
     /// Whether it keeps the pool's epochs and no data: nothing is written to it, read from it or copied to it.

@@ -86,7 +86,7 @@ pub use promotion::{Promotion, PromotionError};
 pub use remote_set::RemoteSetOptions;
 pub use scrub::{Repaired, ScrubReport};
 pub use set::SetOptions;
-pub use status::{PoolStatus, ReplicaState, ReplicaStatus};
+pub use status::{PoolStatus, ReplicaState, ReplicaStatus, SpareState, SpareStatus};
 
 /// Replicas that are not part of the pool as it was opened, and why.
 pub(crate) type LeftOut = Vec<(Arc<ReplicaPlace>, Arc<ReplicaError>)>;
@@ -592,9 +592,10 @@ impl Open {
         self.epochs.as_ref().map_or(self.facts.made_count, |epochs| epochs.member_count())
     }
 
-    /// The replicas: all but witnesses, and those that are no members any more.
+    /// The replicas: all but witnesses, and those that are no members yet or any more.
     fn places(&self) -> impl Iterator<Item = &Arc<dyn Member>> {
-        self.members.iter().filter(|member| !member.standing().is_removed() && !member.standing().is_witness())
+        let is_none = |standing: &Standing| standing.is_removed() || standing.is_candidate() || standing.is_witness();
+        self.members.iter().filter(move |member| !is_none(member.standing()))
     }
 
     fn check_none_lost(&self) -> Result<(), PoolError> {

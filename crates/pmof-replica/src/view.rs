@@ -190,6 +190,13 @@ impl View {
         self.marked.push(0);
     }
 
+    /// The place of one that has never been a member, and is gone, for another that may come.
+    pub(crate) fn reuse_place(&mut self, position: usize, index: u16) {
+        self.rule = self.rule.without(position);
+        self.indexes[position] = Some(index);
+        (self.left_at[position], self.marked[position]) = (None, 0);
+    }
+
     /// Where the replica of this index lies, if that is known.
     pub(crate) fn position(&self, index: u16) -> Option<usize> {
         self.indexes.iter().position(|known| *known == Some(index))

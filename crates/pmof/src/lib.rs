@@ -74,7 +74,7 @@ pub use pmof_replica::{
     Event, Events, KeptPointStatus, Lane, MemberPoints, MemberState, MemberStatus, Pending, PersistFailure, Pool,
     PoolError, PoolMembers, PoolOptions, PoolStatus, PoolUrl, Promotion, PromotionError, Receipt, ReplicaDomain,
     ReplicaError, ReplicaPlace, ReplicaReceipt, ReplicaState, ReplicaStatus, Rollback, RollbackError, ScrubReport,
-    SetOptions, Survival, TargetOptions, list_pools,
+    SetOptions, SpareState, SpareStatus, Survival, TargetOptions, list_pools,
 };
 
 #[doc(inline)]

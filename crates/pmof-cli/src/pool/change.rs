@@ -240,7 +240,8 @@ fn add_witness(pool: &Pool, args: &AddArgs) -> anyhow::Result<()> {
 fn add_spare(pool: &Pool, args: &AddArgs) -> anyhow::Result<()> {
     let url = args.new.to_string();
     let added = pool.add_spare(&url);
-    let is_known = || pool.status().is_ok_and(|status| status.spares.iter().any(|spare| spare.to_string() == url));
+    let is_known =
+        || pool.status().is_ok_and(|status| status.spares.iter().any(|spare| spare.replica.to_string() == url));
     match added {
         // By the same command before.
         Err(ChangeError::AlreadyMember { .. }) if is_known() => Ok(()),

@@ -1,11 +1,11 @@
 use std::{fs, path::Path, time::Instant};
 
-use pmof_control::{OpenFor, SetName};
+use pmof_control::{OpenFor, Request, SetName};
 use pmof_pool::Attributes;
 use pmof_target::{Service, ServiceOptions};
 
 use super::*;
-use crate::{TargetOptions, TargetUrl, set_replica::SetReplica};
+use crate::{TargetOptions, TargetUrl, set_replica::SetReplica, site::Site};
 
 /// A target with one set, and the file of its part.
 fn target(root: &Path) -> (Service, TargetUrl, SetName) {
@@ -150,4 +150,25 @@ fn a_replica_that_is_replaced_keeps_the_owner_and_the_mode_of_its_files() {
     assert_eq!(fs::metadata(path("part")).unwrap().ino(), before.ino());
     let (_, found) = replica.open(0, OpenFor::Write).unwrap();
     assert_eq!(found.unwrap().uuid, attributes.uuid);
+}
+
+/// What a target refuses that nobody waited for: it is still a member where the answer changes nothing, and is lost where it does.
+#[test]
+fn a_refusal_of_a_question_that_is_forgotten_is_none() {
+    let root = tempfile::tempdir().unwrap();
+    let is_lost = |is_forgotten: bool| {
+        let place = Arc::new(ReplicaPlace::Pool("tcp://127.0.0.1:1/x".parse().unwrap()));
+        let here = pmof_target::LocalTarget::open(root.path(), None, pmof_target::StoreOptions::default()).unwrap();
+        let control = Control::new(Standing::new(place), Site::Here(Arc::new(here)), true);
+        // There is no such pool.
+        let asking = control.start_asking(&Request::Info { name: "x".parse().unwrap() });
+        if is_forgotten {
+            asking.forget();
+        } else {
+            asking.abandon();
+        }
+        drop(control.ask(&Request::Boot));
+        control.check_in_use().is_err()
+    };
+    assert!(!is_lost(true) && is_lost(false));
 }

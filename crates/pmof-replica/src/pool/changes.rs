@@ -37,6 +37,9 @@ mod spares;
 
 pub use error::ChangeError;
 
+/// Places of members that come and go while a pool is open: a position is a bit of 64.
+const PLACES_MAX: usize = 64;
+
 /// How often it is looked whether a new member is in sync.
 const LOOK: Duration = Duration::from_millis(20);
 
@@ -232,8 +235,10 @@ impl Changer<'_> {
     /// Makes an empty replica, and gives it a place in which it is no member yet.
     fn prepare(&self, url: &Arc<PoolUrl>, role: Role) -> Result<(Made, usize), ChangeError> {
         let roster = self.roster()?;
-        if named(&roster, &url.to_string()).is_some_and(|member| member.role != Role::Spare) {
-            return Err(ChangeError::AlreadyMember { replica: place(url) });
+        let known = named(&roster, &url.to_string()).map(|member| member.role);
+        // A spare may become a member that has the bytes, and nothing else.
+        if let Some(known) = known.filter(|known| (*known, role) != (Role::Spare, Role::Data)) {
+            return Err(is_known(url, known, role));
         }
         let made = self.make(&roster, url, role)?;
         if let Err(error) = roster.adding(made.of_roster.clone(), Uuid::new_v4()).check() {
@@ -247,7 +252,7 @@ impl Changer<'_> {
             let lost = made.member.standing().failure().map(Arc::clone);
             let source = lost.unwrap_or_else(|| Arc::new(ReplicaError::Behind));
             undo_creation(url, &made.site);
-            self.let_go(position, index);
+            self.give_up(position, index);
             return Err(ChangeError::NotMade { replica: place(url), source });
         }
         Ok((made, position))
@@ -259,8 +264,9 @@ impl Changer<'_> {
         let changed = self.epochs.change(&Planned::Add(made.of_roster.clone()));
         if matches!(changed, Changed::TooFew | Changed::Disturbed | Changed::Ended) {
             undo_creation(url, &made.site);
-            self.let_go(position, made.of_roster.index);
+            self.give_up(position, made.of_roster.index);
         } else {
+            made.member.standing().is_made_a_member();
             if !self.returns.is_learner(position) {
                 self.returns.bring_in(position);
             }
@@ -309,7 +315,7 @@ impl Changer<'_> {
         let open = self.shared.hold()?;
         let too_many = || ChangeError::TooMany { count: roster.members.len() };
         let index = free_index(roster, self.epochs.lock().view().line()).ok_or_else(too_many)?;
-        if open.members.len() >= 64 {
+        if open.members.len() >= PLACES_MAX && self.returns.free_place().is_none() {
             return Err(too_many());
         }
         let facts = &self.shared.facts;
@@ -334,6 +340,7 @@ impl Changer<'_> {
             let domain = site.failure_domain(site.send(&Request::Domain));
             let name = domain.as_ref().map_or_else(String::new, |domain| domain.name.to_string());
             let standing = Standing::behind(place(url)).with_failure_domain(domain).of_witness(role == Role::Witness);
+            let standing = standing.of_candidate();
             let member = reached.member(standing, site.clone(), facts.size_bytes, open.mirror.as_ref())?;
             let url_text = url.to_string();
             let of_roster = RosterMember { index, role, replica_uuid, url: url_text, domain: name };
@@ -381,12 +388,15 @@ impl Changer<'_> {
 
     /// Gives a new replica its place, in which it is no member yet. Nobody brings it in before it is one.
     fn admit(&self, made: &Made) -> Result<usize, ChangeError> {
-        self.returns.add_place(&made.url);
+        let free = self.returns.add_place(&made.url);
         let mut guard = self.returns.hold_all(self.shared).map_err(|_| PoolError::Closed)?;
         let open = guard.as_ref().ok_or(PoolError::Closed)?;
-        let position = self.epochs.add_place(made.of_roster.index, &made.member);
+        let position = self.epochs.add_place(free, made.of_roster.index, &made.member);
         let mut members = open.members.clone();
-        members.push(Arc::clone(&made.member));
+        match members.get_mut(position) {
+            Some(place) => *place = Arc::clone(&made.member),
+            None => members.push(Arc::clone(&made.member)),
+        }
         number_domains(&members);
         let mut fresh = open.with_members(members, open.catching_up.clone());
         if fresh.written.is_none() {
@@ -464,20 +474,24 @@ impl Changer<'_> {
         let Ok(mut guard) = self.returns.hold_all(self.shared) else { return };
         let Some(open) = guard.as_ref() else { return };
         let (members, catching_up) = open.without(position, index);
+        let gone = Arc::clone(&open.members[position]);
         *guard = Some(Arc::new(open.with_members(members, catching_up)));
+        // Its target may hang: nobody who writes waits for it any more.
+        drop(guard);
+        part_with(&*gone, index);
+    }
+
+    /// The same of one that has never been a member: another may have its place.
+    fn give_up(&self, position: usize, index: u16) {
+        self.let_go(position, index);
+        self.returns.give_back_place(position);
     }
 }
 
 impl Open {
     /// The members with nobody in one's place, and what the others still lack.
     fn without(&self, position: usize, index: u16) -> (Vec<Arc<dyn Member>>, CatchingUp) {
-        let member = &self.members[position];
-        if let Some(control) = member.control() {
-            // What cannot be closed ends with the connection.
-            let _ = control.ask(&Request::Close { in_order: false });
-            control.fail(ReplicaError::NotAMember { index });
-        }
-        let place: Arc<ReplicaPlace> = Arc::clone(&member.standing().place);
+        let place: Arc<ReplicaPlace> = Arc::clone(&self.members[position].standing().place);
         let why = Arc::new(ReplicaError::NotAMember { index });
         let absent: Arc<dyn Member> = Arc::new(AbsentMember::new(place, why));
         if let Some(epochs) = &self.epochs {
@@ -491,7 +505,17 @@ impl Open {
 
     /// The same of one that was removed before the pool was opened, and may not know.
     pub(super) fn let_member_go(&mut self, position: usize, index: u16) {
+        part_with(&*self.members[position], index);
         (self.members, self.catching_up) = self.without(position, index);
+    }
+}
+
+/// Has the target of a replica that is no member close it.
+fn part_with(gone: &dyn Member, index: u16) {
+    if let Some(control) = gone.control() {
+        // What cannot be closed ends with the connection.
+        let _ = control.ask(&Request::Close { in_order: false });
+        control.fail(ReplicaError::NotAMember { index });
     }
 }
 
@@ -502,6 +526,16 @@ fn meant<'r>(roster: &'r Roster, wanted: &str) -> Result<&'r RosterMember, Chang
         ChangeError::NotAMember { wanted: wanted.to_owned(), members: roster.members.iter().map(member).collect() }
     };
     named(roster, wanted).ok_or_else(not_found)
+}
+
+/// What has this address is not to be made there.
+fn is_known(url: &Arc<PoolUrl>, known: Role, wanted: Role) -> ChangeError {
+    let replica = place(url);
+    match known {
+        Role::Spare if wanted != known => ChangeError::IsSpare { replica },
+        Role::Witness if wanted != known => ChangeError::IsWitness { replica },
+        _ => ChangeError::AlreadyMember { replica },
+    }
 }
 
 type CatchingUp = Vec<(usize, Arc<crate::catch_up::CatchUp>)>;

@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use pmof_control::{ConsistencyPoint, Forced};
 use pmof_mem::causes;
 
-use crate::{ReplicaError, ReplicaPlace};
+use crate::{ChangeError, ReplicaError, ReplicaPlace};
 
 /// Events that are kept for those who have yet to ask for them; older ones are dropped.
 const KEPT_EVENTS: usize = 1024;
@@ -107,6 +107,13 @@ pub enum Event {
         /// Which of the pool's replicas that was.
         index: u16,
     },
+    /// A spare could not take the place of a member that has been lost for long. It is tried again; told again where there is another reason.
+    SpareNotTaken {
+        /// The spare.
+        replica: Arc<ReplicaPlace>,
+        /// Why.
+        why: Arc<ChangeError>,
+    },
     /// An asynchronous member is at a point of this writer, and is sent what is written from now on.
     Following {
         /// The member.
@@ -193,13 +200,16 @@ impl fmt::Display for Event {
             Self::WitnessAdded { replica } => write!(f, "{replica:#} is a witness of the pool now"),
             Self::WitnessBack { replica } => write!(f, "{replica:#} is back: the pool has its witness again"),
             Self::SpareTaken { replica, lost: Some(lost), .. } => {
-                write!(f, "the spare {replica:#} is a member of the pool now, in the place of {lost:#}, which was lost")
+                write!(f, "the spare {replica} is a member of the pool now, in the place of {lost:#}, which was lost")
             }
             Self::SpareTaken { replica, lost: None, index } => {
                 write!(
                     f,
-                    "the spare {replica:#} is a member of the pool now, in the place of replica {index}, which was lost"
+                    "the spare {replica} is a member of the pool now, in the place of replica {index}, which was lost"
                 )
+            }
+            Self::SpareNotTaken { replica, why } => {
+                write!(f, "the spare {replica} did not take the place of a lost member: {}", causes(why))
             }
             Self::Following { replica, copied_bytes } => {
                 write!(f, "{replica:#} follows asynchronously after {copied_bytes} bytes were copied")
@@ -273,6 +283,7 @@ impl Log {
             | Event::FellBehind { .. }
             | Event::NotFollowing { .. }
             | Event::SpareTaken { .. }
+            | Event::SpareNotTaken { .. }
             | Event::Forced { .. }
             | Event::PointDropped { .. }
             | Event::PointNotKept { .. }

@@ -137,6 +137,8 @@ pub(super) struct Returns {
     stopping: Mutex<bool>,
     stopped: Condvar,
     is_started: AtomicBool,
+    /// Positions that nobody has, and nobody had who has been a member.
+    free_places: Mutex<Vec<usize>>,
     spares: Spares,
     /// The pool was opened with a number of replicas that was asked for.
     pub(super) is_forced: bool,
@@ -147,8 +149,10 @@ pub(super) struct Returns {
 /// What is done for a replica that was lost.
 #[derive(Clone, Copy, Debug)]
 struct Attended {
-    /// A thread brings it back.
+    /// A thread brings it back, or nobody is to.
     has_thread: bool,
+    /// That thread has yet to end.
+    is_running: bool,
     /// Before the next try.
     pause: Duration,
     back_since: Option<Instant>,
@@ -187,7 +191,12 @@ impl Returns {
             reach,
             peers: Mutex::new(peers),
             attended: Mutex::new(vec![
-                Attended { has_thread: false, pause: FIRST_PAUSE, back_since: None };
+                Attended {
+                    has_thread: false,
+                    is_running: false,
+                    pause: FIRST_PAUSE,
+                    back_since: None
+                };
                 urls.len()
             ]),
             trust: Mutex::new(vec![Trust::default(); urls.len()]),
@@ -200,6 +209,7 @@ impl Returns {
             stopping: Mutex::new(false),
             stopped: Condvar::new(),
             is_started: AtomicBool::new(false),
+            free_places: Mutex::default(),
             spares: Spares::new(spare_after),
             is_forced,
             changing: Mutex::default(),
@@ -336,6 +346,7 @@ impl Returns {
                 if standing.failure().is_some_and(|why| !why.is_out_of_reach()) {
                     attended.pause = attended.pause.max(MISBEHAVED_PAUSE);
                 }
+                attended.is_running = true;
             }
             if let Some(why) = standing.failure() {
                 events.add(Event::Lost { replica: Arc::clone(&standing.place), why: Arc::clone(why) });
@@ -343,10 +354,14 @@ impl Returns {
                 events.add(Event::Slow { replica: Arc::clone(&standing.place) });
             }
             let (returns, pool, events) = (Arc::clone(self), Weak::clone(pool), Arc::clone(events));
-            let started = spawn("pmof-pool-return", move || returns.bring_back(&pool, &events, position));
+            let started = spawn("pmof-pool-return", move || {
+                returns.bring_back(&pool, &events, position);
+                returns.attended.lock()[position].is_running = false;
+            });
             if let Err(error) = started {
                 log::error!("no thread to bring {:#} back could be started: {error}", standing.place);
-                self.attended.lock()[position].has_thread = false;
+                let attended = &mut self.attended.lock()[position];
+                (attended.has_thread, attended.is_running) = (false, false);
             }
         }
     }
@@ -435,7 +450,7 @@ impl Returns {
         };
         let back_since = Some(Instant::now());
         self.attended.lock()[position] =
-            Attended { has_thread: false, pause: (pause * 2).min(longest_pause), back_since };
+            Attended { has_thread: false, is_running: true, pause: (pause * 2).min(longest_pause), back_since };
         // It may have been lost again since.
         self.losses.raise();
         if !caught_up.is_compared {

@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use pmof_control::{Forced, Roster};
+use pmof_control::{Forced, Roster, RosterMember};
 
-use super::{AsynchronousStatus, Event, Open, Pool, epochs::Epochs, opened::place};
+use super::{AsynchronousStatus, ChangeError, Event, Open, Pool, Shared, epochs::Epochs, opened::place};
 use crate::{PoolError, ReplicaDomain, ReplicaError, ReplicaPlace, lineage::quorum, member::Member};
 
 /// Events that the status has.
@@ -41,6 +41,32 @@ pub struct ReplicaStatus {
     pub domain: Option<(ReplicaDomain, String)>,
 }
 
+/// What a spare is doing.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum SpareState {
+    /// Nothing: no member has been lost for long, or this writer has yet to try it.
+    Idle,
+    /// A replica was made there, which is copied to. It is no member yet.
+    CopiedTo {
+        /// Bytes that have yet to be copied, at most.
+        missing_bytes: u64,
+    },
+    /// It could not be taken when this writer tried last, and is tried again.
+    NotTaken(Arc<ChangeError>),
+}
+
+/// A spare of an open pool.
+#[derive(Clone, Debug)]
+pub struct SpareStatus {
+    /// Where it lies.
+    pub replica: Arc<ReplicaPlace>,
+    /// What it is doing.
+    pub state: SpareState,
+    /// Its number among the pool's members.
+    pub(super) index: u16,
+}
+
 /// What [`Pool::status`] says.
 #[derive(Clone, Debug)]
 pub struct PoolStatus {
@@ -53,7 +79,7 @@ pub struct PoolStatus {
     /// The asynchronous members, which are none of those, and count for nothing.
     pub asynchronous: Vec<AsynchronousStatus>,
     /// Addresses where a member is made in the place of one that is lost for long.
-    pub spares: Vec<Arc<ReplicaPlace>>,
+    pub spares: Vec<SpareStatus>,
     /// The last opening for writing with fewer members than are safe ([`min_replicas`](crate::PoolOptions::min_replicas), or `--force` of a command), which may have lost what
     /// only the others had; until that [is known](Pool::clear_forced).
     pub forced: Option<Forced>,
@@ -99,6 +125,20 @@ impl Open {
     }
 }
 
+impl Shared {
+    pub(super) fn spares(&self, open: &Open, roster: Option<&Roster>) -> Vec<SpareStatus> {
+        let state = |index: u16| match &self.returns {
+            Some(returns) => returns.spare_state(open, index),
+            None => SpareState::Idle,
+        };
+        let status = |spare: &RosterMember| {
+            let replica = place(&spare.url.parse().ok()?);
+            Some(SpareStatus { replica, state: state(spare.index), index: spare.index })
+        };
+        roster.into_iter().flat_map(Roster::spares).filter_map(status).collect()
+    }
+}
+
 impl Pool {
     /// The replicas and their states, as they are at this moment.
     ///
@@ -106,7 +146,8 @@ impl Pool {
     /// [`PoolError::Closed`].
     pub fn status(&self) -> Result<PoolStatus, PoolError> {
         let open = self.0.hold()?;
-        let members = open.members.iter().enumerate().filter(|(_, member)| !member.standing().is_removed());
+        let is_member = |member: &dyn Member| !member.standing().is_removed() && !member.standing().is_candidate();
+        let members = open.members.iter().enumerate().filter(|(_, member)| is_member(&***member));
         let (witnesses, replicas): (Vec<_>, Vec<_>) = members.partition(|(_, member)| member.standing().is_witness());
         let status = |(position, member): (usize, &Arc<dyn Member>)| {
             let (standing, state) = (member.standing(), open.state_of(position, &**member));
@@ -124,8 +165,7 @@ impl Pool {
         let (epoch, quorum) = open.epochs.as_ref().map_or((0, made_count), of_epochs);
         let asynchronous = self.0.followers.as_ref().map_or_else(Vec::new, |followers| followers.status());
         let roster = open.epochs.as_ref().and_then(|epochs| epochs.roster());
-        let spares = roster.iter().flat_map(Roster::spares).filter_map(|spare| spare.url.parse().ok());
-        let spares = spares.map(|url| place(&url)).collect();
+        let spares = self.0.spares(&open, roster.as_ref());
         let forced = roster.as_ref().and_then(|roster| roster.forced);
         let last_events = self.0.events.last(LAST_EVENTS);
         Ok(PoolStatus { epoch, replicas, witnesses, asynchronous, spares, forced, last_events, made_count, quorum })

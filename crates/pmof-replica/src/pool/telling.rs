@@ -8,7 +8,7 @@ use std::{
 use parking_lot::Mutex;
 use pmof_control::{MAX_TOLD_EVENTS, MemberProgress, MemberStanding, Reply, Request, ToldEvent, WriterStatus};
 
-use super::{AsynchronousState, AsynchronousStatus, Open, ReplicaState, Shared};
+use super::{AsynchronousState, AsynchronousStatus, Open, ReplicaState, Shared, SpareState, SpareStatus};
 use crate::{
     ReplicaError,
     member::{Control, Member},
@@ -45,11 +45,13 @@ impl Shared {
                 ReplicaState::Slow => (MemberStanding::Slow, 0),
                 ReplicaState::Lost(_) => (MemberStanding::Lost, 0),
             };
-            let is_member = !member.standing().is_removed();
+            let is_member = !member.standing().is_removed() && !member.standing().is_candidate();
             index(position).filter(|_| is_member).map(|index| progress(index, standing, missing_bytes))
         };
         let mut members: Vec<_> = open.members.iter().enumerate().filter_map(of_member).collect();
         members.extend(self.followers.iter().flat_map(|followers| followers.status()).map(|status| following(&status)));
+        let roster = open.epochs.as_ref().and_then(|epochs| epochs.roster());
+        members.extend(self.spares(open, roster.as_ref()).iter().filter_map(spare));
         for member in &mut members {
             member.bytes_per_second = rate(member, before);
         }
@@ -64,6 +66,17 @@ impl Shared {
 
 fn progress(index: u16, standing: MemberStanding, missing_bytes: u64) -> MemberProgress {
     MemberProgress { index, standing, missing_bytes, bytes_per_second: 0, lag_bytes: 0, lag_ms: 0 }
+}
+
+/// What a spare is doing; nothing where it does nothing.
+fn spare(status: &SpareStatus) -> Option<MemberProgress> {
+    match status.state {
+        SpareState::Idle => None,
+        SpareState::CopiedTo { missing_bytes } => {
+            Some(progress(status.index, MemberStanding::CatchingUp, missing_bytes))
+        }
+        SpareState::NotTaken(_) => Some(progress(status.index, MemberStanding::Lost, 0)),
+    }
 }
 
 fn following(status: &AsynchronousStatus) -> MemberProgress {

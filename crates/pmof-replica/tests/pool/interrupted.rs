@@ -25,6 +25,8 @@ pub(crate) struct Ways {
     pub(crate) left: AtomicU64,
     /// They hang instead of ending.
     pub(crate) hangs: AtomicBool,
+    /// They end once: those that come after go on.
+    pub(crate) is_once: AtomicBool,
     is_over: AtomicBool,
     streams: Mutex<Vec<TcpStream>>,
 }
@@ -70,6 +72,10 @@ impl Ways {
     }
 
     fn end(&self) {
+        if self.is_once.load(Ordering::Acquire) {
+            self.streams.lock().drain(..).for_each(|stream| _ = stream.shutdown(Shutdown::Both));
+            return;
+        }
         self.is_over.store(true, Ordering::Release);
         if !self.hangs.load(Ordering::Acquire) {
             self.cut();

@@ -6,7 +6,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pmof_replica::{ChangeError, Event, MemberState, Pool, PoolError, PoolOptions, ReplicaState, ReplicaStatus};
+use pmof_replica::{
+    ChangeError, Event, MemberState, Pool, PoolError, PoolOptions, ReplicaState, ReplicaStatus, SpareState,
+};
 
 use crate::{interrupted::Ways, support::*};
 
@@ -31,7 +33,7 @@ fn wait_until(what: &str, mut is: impl FnMut() -> bool) {
 }
 
 fn spares(pool: &Pool) -> Vec<String> {
-    pool.status().unwrap().spares.iter().map(ToString::to_string).collect()
+    pool.status().unwrap().spares.iter().map(|spare| spare.replica.to_string()).collect()
 }
 
 #[test]
@@ -135,33 +137,32 @@ fn one_that_comes_back_in_time_stays() {
 }
 
 /// A pool whose second member is lost, and whose spare is being copied to, slowly.
-fn making_a_spare(four: &mut [Target; 4]) -> Pool {
+fn making_a_spare(four: &mut [Target; 4], spare: &str) -> Pool {
     const SIZE: u64 = 8 << 20;
-    let spare = four[3].url("orders");
-    let options = at_once(urls(&four[..3])).catch_up_limit(1 << 20);
-    let pool = options.clone().spare(&spare).create(SIZE).unwrap();
+    let named = at_once(urls(&four[..3])).catch_up_limit(1 << 20);
+    let pool = named.clone().spare(spare).create(SIZE).unwrap();
     pool.persist(0, &pattern(SIZE as usize, 5)).unwrap();
     pool.close().unwrap();
     // What was written before the opening no member lacks.
-    let pool = options.open_waiting(LONG).unwrap();
+    let pool = named.open_waiting(LONG).unwrap();
     four[1].stop();
     pool.persist(7, b"left").unwrap();
     let is_copied_to = || {
-        let status = pool.status().unwrap();
-        let of_spare = status.replicas.iter().find(|replica| replica.replica.to_string() == spare);
-        of_spare.is_some_and(
-            |replica| matches!(replica.state, ReplicaState::CatchingUp { missing_bytes } if missing_bytes < SIZE),
-        )
+        let states: Vec<_> = pool.status().unwrap().spares.into_iter().map(|spare| spare.state).collect();
+        matches!(states[..], [SpareState::CopiedTo { missing_bytes }] if missing_bytes < SIZE)
     };
     wait_until("the spare is copied to", is_copied_to);
     assert_eq!((pool.made_count(), spares(&pool).len()), (3, 1), "it is no member yet");
+    let (status, receipt) = (pool.status().unwrap(), pool.persist(7, b"left").unwrap());
+    assert_eq!((status.replicas.len(), receipt.replica_count, receipt.missing.len()), (3, 3, 1), "{receipt}");
     pool
 }
 
 #[test]
 fn a_member_that_is_in_sync_before_its_spare_stays() {
     let mut four: [Target; 4] = fixed();
-    let pool = making_a_spare(&mut four);
+    let spare = four[3].url("orders");
+    let pool = making_a_spare(&mut four, &spare);
     let mut events = pool.events();
     four[1].restart();
     let is_whole = || {
@@ -187,7 +188,8 @@ fn a_member_that_is_in_sync_before_its_spare_stays() {
 fn a_spare_that_is_being_made_gives_way_to_whoever_changes_the_members() {
     let mut four: [Target; 4] = fixed();
     let witness = Target::start_fixed();
-    let pool = making_a_spare(&mut four);
+    let spare = four[3].url("orders");
+    let pool = making_a_spare(&mut four, &spare);
     let mut events = pool.events();
     pool.add_witness(&witness.url("orders")).unwrap();
     pool.remove("1").unwrap();
@@ -201,6 +203,53 @@ fn a_spare_that_is_being_made_gives_way_to_whoever_changes_the_members() {
     wait_for(&mut events, |event| matches!(event, Event::SpareTaken { index: 2, .. }));
     wait_in_sync(&pool);
     assert_eq!((pool.made_count(), spares(&pool).len()), (2, 0));
+}
+
+/// A spare that is lost at any message, once, is a member in the end: also when it is lost while the others are told that it counts.
+#[test]
+fn a_spare_that_is_lost_at_any_message_is_a_member_in_the_end() {
+    let run = |at: u64| {
+        let mut four: [Target; 4] = fixed();
+        let ways = Arc::<Ways>::default();
+        ways.is_once.store(true, Ordering::Release);
+        let spare = ways.to(&four[3]);
+        let pool = at_once(urls(&four[..3])).spare(&spare).create(64 << 10).unwrap();
+        ways.left.store(at, Ordering::Release);
+        four[1].stop();
+        pool.persist(0, b"here").unwrap();
+        let is_done = || {
+            let status = pool.status().unwrap();
+            status.spares.is_empty() && status.made_count == 3 && !status.is_degraded()
+        };
+        wait_until(&format!("lost at {at}"), is_done);
+        let mut bytes = [0; 4];
+        pool.read_replica(pool.replicas().len(), 0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"here", "lost at {at}");
+    };
+    let run = &run;
+    thread::scope(|scope| (1..=40).for_each(|at| _ = scope.spawn(move || run(at))));
+}
+
+/// As many are made as a pool has places: each time the place of the one before is used again.
+#[test]
+fn a_spare_may_be_tried_more_often_than_a_pool_has_places() {
+    let mut four: [Target; 4] = fixed();
+    let spare = four[3].url("orders");
+    let pool = making_a_spare(&mut four, &spare);
+    let places = |pool: &Pool| {
+        let error = pool.read_replica(usize::MAX, 0, &mut [0]).unwrap_err();
+        let PoolError::NoSuchReplica { replica_count, .. } = error else { panic!("{error}") };
+        replica_count
+    };
+    assert_eq!(places(&pool), 4);
+    // Whoever changes the members has it give way; what is removed is none.
+    for _ in 0..2 {
+        pool.remove("77").unwrap_err();
+        wait_until("it is given up", || four[3].files().is_empty());
+        wait_until("it is tried again", || !four[3].files().is_empty());
+        wait_until("it is copied to", || matches!(pool.status().unwrap().spares[0].state, SpareState::CopiedTo { .. }));
+        assert_eq!(places(&pool), 4, "the place of the one before is used again");
+    }
 }
 
 #[test]
@@ -233,10 +282,16 @@ fn a_spare_that_is_of_no_use_leaves_the_place_to_the_next_one() {
     five[3].stop();
     five[0].stop();
     pool.persist(0, b"here").unwrap();
+    let event = wait_for(&mut events, |event| matches!(event, Event::SpareNotTaken { .. }));
+    let told =
+        format!("the spare {first} did not take the place of a lost member: replica {first} cannot be made a member: ");
+    assert!(event.to_string().starts_with(&told), "{event}");
     let event = wait_for(&mut events, |event| matches!(event, Event::SpareTaken { .. }));
     assert!(event.to_string().contains(&second), "{event}");
     wait_in_sync(&pool);
     assert_eq!(spares(&pool), [first]);
+    let state = pool.status().unwrap().spares.remove(0).state;
+    assert!(matches!(&state, SpareState::NotTaken(why) if matches!(**why, ChangeError::NotMade { .. })), "{state:?}");
     // It is of use again when the next one is lost.
     five[3].restart();
     five[1].stop();
@@ -257,6 +312,15 @@ fn spares_come_and_go_and_what_cannot_be_one_is_refused() {
     {
         assert!(matches!(result, Err(ChangeError::AlreadyMember { .. })), "{result:?}");
     }
+    for result in [pool.add_witness(&third), pool.add_asynchronous(&third)] {
+        assert!(matches!(result, Err(ChangeError::IsSpare { .. })), "{result:?}");
+    }
+    pool.add_witness(&fourth_url).unwrap();
+    for result in [pool.add_spare(&fourth_url), pool.add(&fourth_url), pool.add_asynchronous(&fourth_url)] {
+        assert!(matches!(result, Err(ChangeError::IsWitness { .. })), "{result:?}");
+    }
+    pool.remove(&fourth_url).unwrap();
+    options([&fourth_url]).remove().unwrap();
     options([fourth.url("theirs")]).create(4096).unwrap().close().unwrap();
     assert!(matches!(pool.add_spare(&fourth.url("theirs")), Err(ChangeError::OtherPool { .. })));
     pool.replace(&third, &fourth_url).unwrap();

@@ -17,6 +17,20 @@ use tempfile::TempDir;
 /// Longer than anything here takes.
 pub(crate) const LONG: Duration = Duration::from_secs(20);
 
+/// A loss timeout that never comes.
+pub(crate) const HOUR: Duration = Duration::from_secs(3600);
+
+/// Does what must not wait for a target that hangs.
+#[track_caller]
+pub(crate) fn in_time(what: &str, run: impl FnOnce() + Send + 'static) {
+    let (done, is_done) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        run();
+        done.send(()).expect("somebody waits");
+    });
+    is_done.recv_timeout(LONG).unwrap_or_else(|error| panic!("{what}: {error}"));
+}
+
 /// The next event that is of the kind looked for.
 #[track_caller]
 pub(crate) fn wait_for(events: &mut Events, is: impl Fn(&Event) -> bool) -> Event {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pmof_control::{PoolRefusal, Request, Role, RosterMember};
 
-use super::{ChangeError, Changer, Made, outcome, place};
+use super::{ChangeError, Changer, Made, is_known, outcome, place};
 use crate::{
     PoolError, PoolUrl, ReplicaError,
     follower::staging_bytes,
@@ -39,8 +39,8 @@ impl Changer<'_> {
 
     pub(super) fn add_asynchronous(&self, url: &Arc<PoolUrl>) -> Result<(), ChangeError> {
         let (roster, followers) = (self.roster()?, self.followers()?);
-        if named(&roster, &url.to_string()).is_some() {
-            return Err(ChangeError::AlreadyMember { replica: place(url) });
+        if let Some(known) = named(&roster, &url.to_string()) {
+            return Err(is_known(url, known.role, Role::Asynchronous));
         }
         let too_long = |limit_bytes| ChangeError::NameTooLong { replica: place(url), limit_bytes };
         check_staging_name(url).map_err(too_long)?;

@@ -39,6 +39,22 @@ pub enum ChangeError {
         /// The member.
         replica: Arc<ReplicaPlace>,
     },
+    /// It is a spare, where a member with the pool's bytes is made when one is lost.
+    #[error(
+        "{replica} is a spare of the pool: choose another address, or take it from the spares first (pmof pool remove)"
+    )]
+    IsSpare {
+        /// The spare.
+        replica: Arc<ReplicaPlace>,
+    },
+    /// It is a witness, which has none of the pool's bytes.
+    #[error(
+        "{replica} is a witness of the pool: choose another address, or remove the witness first (pmof pool remove)"
+    )]
+    IsWitness {
+        /// The witness.
+        replica: Arc<ReplicaPlace>,
+    },
     /// The new member of a replacement is a member already, and no new one.
     #[error(
         "{replica} is a member of the pool already, and has been in sync: it takes nobody's place, and nothing was changed; to have one member less, remove member {old}, \

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pmof_control::{Request, Role, Roster, RosterMember};
 use uuid::Uuid;
 
-use super::{ChangeError, Changer, LOOK, outcome, place};
+use super::{ChangeError, Changer, LOOK, is_known, outcome, place};
 use crate::{
     PoolUrl,
     pool::{Pool, events::Event, opening::undo_creation, returns::LAST_BYTES},
@@ -25,13 +25,13 @@ impl Pool {
     }
 
     /// Takes a spare in the place of the first member of those at `positions` that is still lost, or goes on where another writer has begun to.
-    pub(in crate::pool) fn take_spare(&self, positions: &[usize]) -> Result<(), ChangeError> {
+    pub(in crate::pool) fn take_spare(&self, positions: &[usize]) -> Result<(), Arc<ChangeError>> {
         let changer = self.changer_by(|returns| returns.changing.try_lock())?;
         let roster = changer.roster()?;
         if let Some(spare) = roster.spares().find(|spare| !spare.replica_uuid.is_nil()) {
-            return changer.go_on_with(&roster, spare);
+            return Ok(changer.go_on_with(&roster, spare)?);
         }
-        let open = self.0.hold()?;
+        let open = self.0.hold().map_err(ChangeError::from)?;
         let are_lost = positions.iter().filter(|position| open.members[**position].standing().failure().is_some());
         // One that nobody has ever found has no name by which the roster could tell whose place is taken. At some positions no member is.
         let known = || roster.with_data().filter(|member| !member.replica_uuid.is_nil());
@@ -42,19 +42,21 @@ impl Pool {
         drop(open);
         let mut outcome = Ok(());
         for spare in roster.spares() {
-            outcome = changer.take(spare, lost);
+            outcome = changer.take(spare, lost).map_err(Arc::new);
+            let Err(why) = &outcome else { break };
+            // That one has to give way says nothing of it.
+            if !matches!(**why, ChangeError::UnderWay) && changer.returns.note_tried(spare.index, Some(why)) {
+                if let Ok(url) = spare.url.parse() {
+                    self.0.events.add(Event::SpareNotTaken { replica: place(&url), why: Arc::clone(why) });
+                }
+            }
             // The next one may be of use where this one is not.
             if !matches!(
-                outcome,
-                Err(ChangeError::NotMade { .. } | ChangeError::OtherPool { .. } | ChangeError::Leftover { .. })
+                **why,
+                ChangeError::NotMade { .. } | ChangeError::OtherPool { .. } | ChangeError::Leftover { .. }
             ) {
                 break;
             }
-            log::warn!(
-                "the spare {} is of no use now: {}",
-                spare.url,
-                outcome.as_ref().map_or_else(ToString::to_string, |()| String::new())
-            );
         }
         outcome
     }
@@ -63,8 +65,8 @@ impl Pool {
 impl Changer<'_> {
     pub(super) fn add_spare(&self, url: &Arc<PoolUrl>) -> Result<(), ChangeError> {
         let roster = self.roster()?;
-        if named(&roster, &url.to_string()).is_some() {
-            return Err(ChangeError::AlreadyMember { replica: place(url) });
+        if let Some(known) = named(&roster, &url.to_string()) {
+            return Err(is_known(url, known.role, Role::Spare));
         }
         let made = self.make(&roster, url, Role::Data)?;
         undo_creation(url, &made.site);
@@ -95,7 +97,7 @@ impl Changer<'_> {
     fn take(&self, spare: &RosterMember, lost: &RosterMember) -> Result<(), ChangeError> {
         let url: Arc<PoolUrl> = Arc::new(spare.url.parse()?);
         self.set_taking(spare, lost.replica_uuid)?;
-        if let Err(error) = self.make_spare_a_member(&url, lost) {
+        if let Err(error) = self.make_spare_a_member((&url, spare.index), lost) {
             // One that may have been added is looked for when the pool is opened, or at the next try.
             if !matches!(error, ChangeError::Undecided) {
                 self.set_taking(spare, Uuid::nil())?;
@@ -109,9 +111,10 @@ impl Changer<'_> {
 
     /// Makes a replica, which is copied to while it is no member and counts for nothing, and adds it when it lacks little. It is taken away where the lost one is in sync before that, and where
     /// somebody else wants to change the members.
-    fn make_spare_a_member(&self, url: &Arc<PoolUrl>, lost: &RosterMember) -> Result<(), ChangeError> {
+    fn make_spare_a_member(&self, (url, spare): (&Arc<PoolUrl>, u16), lost: &RosterMember) -> Result<(), ChangeError> {
         let (made, position) = self.prepare(url, Role::Data)?;
-        let learning = self.returns.learn(position);
+        self.returns.note_tried(spare, None);
+        let learning = self.returns.learn(position, spare);
         let outcome = loop {
             let open = self.shared.hold()?;
             let failure = open.members[position].standing().failure().map(Arc::clone);
@@ -142,7 +145,8 @@ impl Changer<'_> {
             }
             return completed;
         }
-        self.let_go(position, made.of_roster.index);
+        drop(learning);
+        self.give_up(position, made.of_roster.index);
         drop(made);
         // What cannot be removed now is when it is tried again.
         if let Ok(site) = self.returns.site(url) {

@@ -44,12 +44,18 @@ impl Epochs {
         let _ = self.state.lock().informed();
     }
 
-    /// A place for a member that is to come, which is told of epochs from now on. Its position.
-    pub(in crate::pool) fn add_place(&self, index: u16, member: &Arc<dyn Member>) -> usize {
+    /// A place for a member that is to come, which is told of epochs from now on. Its position: the `free` one, where nobody is who has been a member, or a new one.
+    pub(in crate::pool) fn add_place(&self, free: Option<usize>, index: u16, member: &Arc<dyn Member>) -> usize {
         let mut state = self.state.lock();
-        state.members.push(Arc::clone(member));
         // Those who are told of an epoch are others than before.
         state.changes += 1;
+        if let Some(position) = free {
+            state.members[position] = Arc::clone(member);
+            state.membership.note_replaced(position);
+            state.view.reuse_place(position, index);
+            return position;
+        }
+        state.members.push(Arc::clone(member));
         state.view.add_place(index);
         state.members.len() - 1
     }

@@ -2,11 +2,13 @@
 
 use std::{
     collections::BTreeMap,
-    sync::atomic::AtomicBool,
+    sync::{Arc, atomic::AtomicBool},
     time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
+
+use crate::ChangeError;
 
 #[cfg(test)]
 mod tests;
@@ -32,6 +34,8 @@ impl Lost {
 #[derive(Debug)]
 pub(super) struct Learner {
     pub(super) position: usize,
+    /// The number of the spare that it is made of.
+    pub(super) spare: u16,
     /// Nobody brings it in any more.
     pub(super) is_given_up: bool,
 }
@@ -46,6 +50,8 @@ pub(in crate::pool) struct Spares {
     pub(super) is_taking: AtomicBool,
     /// Where the replica lies that is to be a member when it lacks little.
     pub(super) learner: Mutex<Option<Learner>>,
+    /// Why spares could not be taken, by their numbers.
+    pub(super) refused: Mutex<BTreeMap<u16, Arc<ChangeError>>>,
     /// Somebody wants to change the members, and does not wait for that.
     pub(super) gives_way: AtomicBool,
     /// When none could be taken: not to be tried again before this time, and the pause that led there.
@@ -63,6 +69,7 @@ impl Spares {
             lost: Mutex::default(),
             is_taking: AtomicBool::new(false),
             learner: Mutex::default(),
+            refused: Mutex::default(),
             gives_way: AtomicBool::new(false),
             failed: Mutex::default(),
         }

@@ -11,11 +11,34 @@ use crate::{
 };
 
 impl Returns {
-    /// A place for a replica that nobody brings in before it is a member.
-    pub(in crate::pool) fn add_place(&self, url: &Arc<PoolUrl>) {
-        self.attended.lock().push(Attended { has_thread: true, pause: FIRST_PAUSE, back_since: None });
-        self.trust.lock().push(Trust::default());
-        self.urls.write().push(Arc::clone(url));
+    /// A place for a replica that nobody brings in before it is a member. Returns the one that it has where that is not a new one.
+    pub(in crate::pool) fn add_place(&self, url: &Arc<PoolUrl>) -> Option<usize> {
+        let attended = Attended { has_thread: true, is_running: false, pause: FIRST_PAUSE, back_since: None };
+        let free = self.free_place();
+        if let Some(position) = free {
+            self.free_places.lock().retain(|free| *free != position);
+            self.attended.lock()[position] = attended;
+            self.trust.lock()[position] = Trust::default();
+            self.urls.write()[position] = Arc::clone(url);
+        } else {
+            self.attended.lock().push(attended);
+            self.trust.lock().push(Trust::default());
+            self.urls.write().push(Arc::clone(url));
+        }
+        free
+    }
+
+    /// The place of a replica that has never been a member, and that no thread looks after any more.
+    pub(in crate::pool) fn free_place(&self) -> Option<usize> {
+        let attended = self.attended.lock();
+        self.free_places.lock().iter().copied().find(|position| !attended[*position].is_running)
+    }
+
+    /// Nobody has this place, and nobody had it who has been a member.
+    pub(in crate::pool) fn give_back_place(&self, position: usize) {
+        // No thread begins for it.
+        self.attended.lock()[position].has_thread = true;
+        self.free_places.lock().push(position);
     }
 
     /// The replica at this position is a member, or may be, and is to catch up.

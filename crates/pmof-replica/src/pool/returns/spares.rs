@@ -6,12 +6,13 @@ use std::{
 };
 
 use parking_lot::MutexGuard;
+use pmof_mem::causes;
 
 use super::{Returns, Shared, hold, lost::Learner, spawn};
 use crate::{
-    ReplicaError,
+    ChangeError, ReplicaError,
     member::Member,
-    pool::{Open, Pool, halt::Halt},
+    pool::{Open, Pool, halt::Halt, status::SpareState},
 };
 
 /// Between two looks whether a replica that lacks little is a member.
@@ -40,10 +41,33 @@ impl Drop for Learning<'_> {
 
 impl Returns {
     /// Has the replica at a position be copied to, which is no member yet.
-    pub(in crate::pool) fn learn(&self, position: usize) -> Learning<'_> {
-        *self.spares.learner.lock() = Some(Learner { position, is_given_up: false });
+    pub(in crate::pool) fn learn(&self, position: usize, spare: u16) -> Learning<'_> {
+        *self.spares.learner.lock() = Some(Learner { position, spare, is_given_up: false });
         self.bring_in(position);
         Learning(self)
+    }
+
+    /// What has come of the last try to take a spare. Whether it is news.
+    pub(in crate::pool) fn note_tried(&self, spare: u16, refused: Option<&Arc<ChangeError>>) -> bool {
+        let mut all = self.spares.refused.lock();
+        let before = match refused {
+            Some(why) => all.insert(spare, Arc::clone(why)),
+            None => all.remove(&spare),
+        };
+        let text = |why: &Arc<ChangeError>| causes(why).to_string();
+        before.as_ref().map(text) != refused.map(text)
+    }
+
+    /// What is being done with a spare.
+    pub(in crate::pool) fn spare_state(&self, open: &Open, spare: u16) -> SpareState {
+        let learner = self.spares.learner.lock();
+        if let Some(learner) = learner.as_ref().filter(|learner| learner.spare == spare) {
+            let missing_bytes = open.missing_bytes(learner.position).unwrap_or(open.facts.size_bytes);
+            return SpareState::CopiedTo { missing_bytes };
+        }
+        drop(learner);
+        let refused = self.spares.refused.lock();
+        refused.get(&spare).map_or(SpareState::Idle, |why| SpareState::NotTaken(Arc::clone(why)))
     }
 
     pub(in crate::pool) fn is_learner(&self, position: usize) -> bool {
@@ -108,7 +132,7 @@ impl Returns {
             let taken = pool.take_spare(&due);
             if let Err(error) = &taken {
                 // It is tried again after a pause, as long as the member is lost.
-                log::warn!("no spare was taken: {}", pmof_mem::causes(error));
+                log::warn!("no spare was taken: {}", causes(error));
             }
             returns.spares.tried(taken.is_ok(), Instant::now());
             returns.spares.is_taking.store(false, Ordering::Release);
