@@ -35,6 +35,15 @@ pub(crate) fn tell(name: &str, error: &anyhow::Error, exit_code: u8) {
     }
 }
 
+/// Says what whoever operates a pool has to know of a command that succeeds.
+pub(crate) fn warn(warning: &str) {
+    if wants_json() {
+        eprintln!("{}", serde_json::json!({ "warning": warning }));
+    } else {
+        eprintln!("pmof: warning: {warning}");
+    }
+}
+
 /// What clap says of arguments, or help that was asked for.
 pub(crate) fn called_wrongly(said: &clap::Error) -> ExitCode {
     let code = u8::try_from(said.exit_code()).unwrap_or(1);

@@ -519,6 +519,14 @@ pub enum PoolError {
     /// An asynchronous member of a new pool was not made, and neither was the pool.
     #[error("an asynchronous member was not made, and neither was the pool")]
     Asynchronous(#[source] Box<ChangeError>),
+    /// A consistency point has a name that stands for a number. No point was made.
+    #[error(
+        "{name:?} is no name of a consistency point: one of digits only would be taken for a number; put a letter into it"
+    )]
+    PointName {
+        /// The name.
+        name: String,
+    },
     /// A spare of a new pool cannot be one, and the pool was not made.
     #[error("a spare was not added, and the pool was not made")]
     Spare(#[source] Box<ChangeError>),

@@ -16,7 +16,7 @@ use serde::Serialize;
 
 use self::force::open_without;
 use super::status::ForcedReport;
-use crate::copy::progress::Progress;
+use crate::{copy::progress::Progress, failure};
 
 mod force;
 
@@ -229,10 +229,10 @@ fn add_witness(pool: &Pool, args: &AddArgs) -> anyhow::Result<()> {
         domain.zip(replica.domain.as_ref()).is_some_and(|(one, other)| one.0.number == other.0.number)
     };
     if let (Some(replica), Some((_, name))) = (status.replicas.iter().find(fails_with), domain) {
-        eprintln!(
-            "pmof: warning: the witness is in the failure domain of {}, {name}: where both are lost at once, the pool does not open; add one on another machine, and remove this one",
+        failure::warn(&format!(
+            "the witness is in the failure domain of {}, {name}: where both are lost at once, the pool does not open; add one on another machine, and remove this one",
             replica.replica
-        );
+        ));
     }
     Ok(())
 }
@@ -250,15 +250,15 @@ fn add_spare(pool: &Pool, args: &AddArgs) -> anyhow::Result<()> {
 }
 
 pub(super) fn remove(args: &RemoveArgs, connect: ConnectArgs) -> anyhow::Result<()> {
-    let pool = open_without(&args.pool, (&args.old, None), &args.without, &args.how, connect)?;
-    closed_unless(&pool, pool.remove(&args.old).map_err(told))?;
+    let (pool, forced) = open_without(&args.pool, (&args.old, None), &args.without, &args.how, connect)?;
+    forced.told(closed_unless(&pool, pool.remove(&args.old).map_err(told)))?;
     end(&pool, (None, Some(args.old.clone())), &args.how)
 }
 
 pub(super) fn replace(args: &ReplaceArgs, connect: ConnectArgs) -> anyhow::Result<()> {
-    let pool = open_without(&args.pool, (&args.old, Some(&args.new)), &args.without, &args.how, connect)?;
+    let (pool, forced) = open_without(&args.pool, (&args.old, Some(&args.new)), &args.without, &args.how, connect)?;
     let replaced = pool.replace(&args.old, &args.new.to_string()).map_err(told);
-    closed_unless(&pool, replaced.and_then(|()| wait(&pool, &args.new, &args.how)))?;
+    forced.told(closed_unless(&pool, replaced.and_then(|()| wait(&pool, &args.new, &args.how))))?;
     end(&pool, (Some(args.new.to_string()), Some(args.old.clone())), &args.how)
 }
 

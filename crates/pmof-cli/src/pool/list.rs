@@ -29,6 +29,9 @@ pub(super) struct ListArgs {
     json: bool,
 }
 
+/// What the name of an asynchronous member's staging area ends with.
+const STAGING_SUFFIX: &str = ".changes";
+
 #[derive(Debug, Serialize)]
 struct ListReport<P> {
     target: String,
@@ -39,7 +42,7 @@ struct ListReport<P> {
 #[derive(Debug, Serialize)]
 pub(crate) struct PoolLine {
     name: String,
-    /// `closed`, `open`, `not closed`, `damaged` or `unreadable`.
+    /// `closed`, `open`, `not closed`, `follows` (of an asynchronous member), `damaged` or `unreadable`.
     health: &'static str,
     len_bytes: Option<u64>,
     opening: Option<u64>,
@@ -73,7 +76,19 @@ pub(super) fn run(args: &ListArgs, connect: ConnectArgs) -> anyhow::Result<()> {
 /// What the target says of each of its pools.
 pub(crate) fn lines(target: &TargetUrl, options: &PoolOptions) -> anyhow::Result<Vec<PoolLine>> {
     let pools = describe_pools(target, options).context("cannot list the pools")?;
-    Ok(pools.iter().map(|(name, info)| PoolLine::new(name, info.as_deref())).collect())
+    let mut lines: Vec<_> = pools.iter().map(|(name, info)| PoolLine::new(name, info.as_deref())).collect();
+    let writers: Vec<_> = lines.iter().filter_map(|line| Some((staged_for(line)?, line.open_by.clone()?))).collect();
+    for line in lines.iter_mut().filter(|line| line.health == "not closed") {
+        if let Some((_, writer)) = writers.iter().find(|(name, _)| *name == line.name) {
+            (line.health, line.open_by) = ("follows", Some(writer.clone()));
+        }
+    }
+    Ok(lines)
+}
+
+/// The asynchronous member whose staging area this is: its writer has that open, and the data as long as it is applied.
+fn staged_for(line: &PoolLine) -> Option<String> {
+    line.name.strip_suffix(STAGING_SUFFIX).map(ToOwned::to_owned)
 }
 
 /// One line a pool, below a heading.

@@ -12,6 +12,7 @@ use pmof_console::{
 use serde::Serialize;
 
 use super::utc::utc;
+use crate::failure;
 
 /// List the consistency points that a pool's asynchronous members keep
 ///
@@ -117,12 +118,13 @@ pub(super) fn roll_back(args: &RollbackArgs, connect: ConnectArgs) -> anyhow::Re
     let bytes = report.dropped_bytes.map_or_else(|| "an unknown number of".to_owned(), |bytes| bytes.to_string());
     let seconds =
         report.dropped_ms.map_or_else(|| "an unknown time".to_owned(), |ms| format!("{:.1} s", ms as f64 / 1000.0));
-    eprintln!(
-        "pmof: warning: {} went back: {bytes} bytes that were written in the {seconds} behind the point are not there any more",
+    failure::warn(&format!(
+        "{} went back: {bytes} bytes that were written in the {seconds} behind the point are not there any more",
         report.url
-    );
+    ));
     if !report.dropped_points.is_empty() {
-        eprintln!("pmof: warning: there was no room to keep all older points: gone are {:?}", report.dropped_points);
+        let gone = &report.dropped_points;
+        failure::warn(&format!("there was no room to keep all older points: gone are {gone:?}"));
     }
     if args.json {
         return output::print_json(&report);

@@ -1,11 +1,13 @@
 //! `pmof pool status`.
 
-use std::fmt::Write;
+use std::{cell::RefCell, fmt::Write};
 
 use anyhow::{Context, bail};
 use pmof::{
-    ConsistencyPoint, Forced, MemberState, MemberStatus, PoolMembers, PoolOptions, PoolUrl, ReplicaError, causes,
+    ConsistencyPoint, Forced, MemberState, MemberStatus, PoolError, PoolMembers, PoolOptions, PoolUrl, ReplicaError,
+    causes,
     control::{MemberProgress, MemberStanding, ToldEvent, WriterStatus},
+    replica::TargetUrl,
 };
 use pmof_console::{
     output::{self, with_mend},
@@ -53,6 +55,9 @@ struct StatusReport {
     /// What happened last, by the writer's word; null where it tells nothing.
     events: Option<Vec<EventReport>>,
 }
+
+/// What the writer says of a spare that could not take the place of a lost member.
+const NOT_TAKEN: &str = "not taken";
 
 #[derive(Debug, Serialize)]
 struct EventReport {
@@ -114,13 +119,41 @@ struct PointReport {
 }
 
 pub(super) fn run(args: &StatusArgs, connect: ConnectArgs) -> anyhow::Result<()> {
-    let options = args.urls.iter().map(ToString::to_string).fold(connect.pools(), PoolOptions::replica);
-    let report = args.watch.show(|| show(&options, args.watch.json))?;
+    let named: Vec<_> = args.urls.iter().map(ToString::to_string).collect();
+    // Those that were found by the named ones, for when these are lost.
+    let found = RefCell::new(Vec::new());
+    let members_of = |urls: &[String]| urls.iter().cloned().fold(connect.pools(), PoolOptions::replica).members();
+    let members = || {
+        let asked = members_of(&named).or_else(|error| {
+            let others = found.borrow();
+            if others.is_empty() { Err(error) } else { members_of(&others) }
+        })?;
+        *found.borrow_mut() = others(&asked, &named);
+        Ok(asked)
+    };
+    let report = args.watch.show(|| show(members(), args.watch.json))?;
     report.problem().map_or(Ok(()), |problem| bail!("{problem}"))
 }
 
-fn show(options: &PoolOptions, json: bool) -> anyhow::Result<StatusReport> {
-    let members = options.members().map_err(with_mend).context("cannot tell the state of the pool")?;
+/// Members on targets that were not named.
+fn others(members: &PoolMembers, named: &[String]) -> Vec<String> {
+    let is_told = |member: &&MemberStatus| {
+        matches!(
+            member.state,
+            MemberState::InSync
+                | MemberState::Syncing
+                | MemberState::Behind(_)
+                | MemberState::Lost(_)
+                | MemberState::Witness
+        )
+    };
+    let places = members.members.iter().filter(is_told).filter_map(|member| member.replica.as_ref());
+    let urls = places.filter_map(|place| place.url()).filter(|url| matches!(url.target, TargetUrl::Address(_)));
+    urls.map(ToString::to_string).filter(|url| !named.contains(url)).collect()
+}
+
+fn show(members: Result<PoolMembers, PoolError>, json: bool) -> anyhow::Result<StatusReport> {
+    let members = members.map_err(with_mend).context("cannot tell the state of the pool")?;
     let report = StatusReport::new(&members);
     if json {
         output::print_json(&report)?;
@@ -169,14 +202,19 @@ impl StatusReport {
             let _ = writeln!(text, "{name:<10} {value}");
         };
         line("pool", &self.pool_uuid);
-        line("size", &output::size(self.len_bytes));
+        // Neither a witness nor an asynchronous member tells it.
+        if self.len_bytes > 0 {
+            line("size", &output::size(self.len_bytes));
+        }
         let state = match (&self.open_by, self.is_closed) {
             (Some(writer), _) => writer,
             (None, true) => "none, closed in order",
             (None, false) => "none, not closed",
         };
         line("writer", &state);
-        line("opening", &format!("{}, epoch {}, mark {}", self.opening, self.epoch, self.mark));
+        if self.opening > 0 {
+            line("opening", &format!("{}, epoch {}, mark {}", self.opening, self.epoch, self.mark));
+        }
         let witnesses = match self.witnesses {
             0 => String::new(),
             1 => ", and a witness".to_owned(),
@@ -226,12 +264,13 @@ impl EventReport {
 }
 
 impl ProgressReport {
-    fn new(progress: &MemberProgress) -> Self {
+    fn new(progress: &MemberProgress, is_spare: bool) -> Self {
         let MemberProgress { standing, missing_bytes, bytes_per_second, lag_bytes, lag_ms, .. } = *progress;
         let standing = match standing {
             MemberStanding::InSync => "in sync",
             MemberStanding::CatchingUp => "catching up",
             MemberStanding::Slow => "slow",
+            MemberStanding::Lost if is_spare => NOT_TAKEN,
             MemberStanding::Lost => "lost",
             MemberStanding::Following => "following",
             _ => "unknown",
@@ -309,14 +348,17 @@ impl PointReport {
 impl MemberReport {
     fn new(member: &MemberStatus, told: Option<&WriterStatus>) -> Self {
         let of_member = |progress: &&MemberProgress| Some(progress.index) == member.index;
-        let progress = told.and_then(|told| told.members.iter().find(of_member)).map(ProgressReport::new);
+        let progress = told.and_then(|told| told.members.iter().find(of_member));
+        let progress = progress.map(|told| ProgressReport::new(told, matches!(member.state, MemberState::Spare)));
         let words = |why: &ReplicaError| Some(causes(why).to_string());
+        let is_refused = || progress.as_ref().is_some_and(|progress| progress.standing == NOT_TAKEN);
         let (state, why) = match &member.state {
             MemberState::InSync => ("in sync", None),
             MemberState::Syncing => ("syncing", None),
             MemberState::Behind(why) => ("behind", words(why)),
             MemberState::Foreign(why) => ("foreign", words(why)),
             MemberState::Witness => ("witness", None),
+            MemberState::Spare if is_refused() => ("spare", Some("the events tell why".to_owned())),
             MemberState::Spare => ("spare", None),
             MemberState::Lost(why) => ("lost", words(why)),
             MemberState::Asynchronous { lost: Some(why), .. } => ("async", words(why)),

@@ -359,3 +359,16 @@ fn points_that_are_damaged_are_an_error_and_begin_anew() {
     assert!(told.is_none_or(|event| matches!(event, Event::KeepsNoPoints { why: None, .. })));
     check_day(&alone.open_at_point("day 3").unwrap(), 3);
 }
+
+#[test]
+fn a_point_whose_name_would_be_taken_for_a_number_is_refused() {
+    let target = Target::start();
+    let pool = options([target.url("orders")]).create(64 << 10).unwrap();
+    for name in ["7", "007", "20261126"] {
+        let error = pool.consistency_point(name).unwrap_err();
+        assert!(matches!(&error, PoolError::PointName { name: refused } if refused == name), "{error:?}");
+    }
+    for name in ["", "day 7", "7th", "-7"] {
+        pool.consistency_point(name).unwrap();
+    }
+}

@@ -34,7 +34,7 @@ pub enum StoreError {
         source: io::Error,
     },
     /// There is no such pool.
-    #[error("there is no pool {name} in {}; list the pools for their names, or create it", root.display())]
+    #[error("there is no pool {name} in {}; list the pools for their names", root.display())]
     NotFound {
         /// Its name.
         name: PoolName,

@@ -5,6 +5,7 @@ use pmof::{Durability, MemberState, MemberStatus, Pool, PoolMembers, PoolUrl, ca
 use pmof_console::{output::with_mend, reach::ConnectArgs};
 
 use super::{How, Of, Without, open, options};
+use crate::failure;
 
 /// Opens the pool, by force with the one member that is there. Nothing is forced for a change that could not be made then: of the member `old`, to have `new` in its place.
 pub(super) fn open_without(
@@ -13,10 +14,10 @@ pub(super) fn open_without(
     without: &Without,
     how: &How,
     connect: ConnectArgs,
-) -> anyhow::Result<Pool> {
+) -> anyhow::Result<(Pool, WasForced)> {
     let opened = open(of, how, connect);
     if opened.is_ok() || !without.force {
-        return opened;
+        return opened.map(|pool| (pool, WasForced(None)));
     }
     let options = options(of, how, connect);
     let found = options.members().map_err(with_mend).context("cannot tell the state of the pool")?;
@@ -48,12 +49,27 @@ pub(super) fn open_without(
     // From the epoch that this begins on, nobody waits for the other one.
     let alone = options.min_replicas(1).open().map_err(with_mend).context("cannot open the member alone")?;
     alone.close().map_err(with_mend).context("cannot close the member")?;
-    eprintln!(
-        "pmof: warning: {} goes on alone, by force: what was acknowledged on {} only is lost, and must never be opened as this pool again; `pmof pool status` shows that until `pmof pool clear`",
+    let lost = if lost.is_empty() { "the other member".to_owned() } else { lost.join(", ") };
+    failure::warn(&format!(
+        "{} goes on alone, by force: what was acknowledged on {lost} only is lost, and that one must never be opened as this pool again; `pmof pool status` shows that until `pmof pool clear`",
         of.member,
-        if lost.is_empty() { "the other member".to_owned() } else { lost.join(", ") }
-    );
-    open(of, how, connect)
+    ));
+    let forced = WasForced(Some((of.member.to_string(), lost)));
+    let pool = forced.told(open(of, how, connect))?;
+    Ok((pool, forced))
+}
+
+/// The member that goes on by force, and those that it goes on without, if the pool was forced.
+pub(super) struct WasForced(Option<(String, String)>);
+
+impl WasForced {
+    /// What fails behind that says that it was done.
+    pub(super) fn told<T>(&self, result: anyhow::Result<T>) -> anyhow::Result<T> {
+        let Some((member, lost)) = &self.0 else { return result };
+        result.with_context(|| {
+            format!("the pool was forced: it goes on with {member}, without {lost}; the rest failed, and can be done again without --force")
+        })
+    }
 }
 
 /// The member that is meant by an address or a number.

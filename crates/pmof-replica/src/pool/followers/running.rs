@@ -144,8 +144,11 @@ impl Pool {
     /// Else [`Event::PointNotKept`](crate::Event::PointNotKept) tells so.
     ///
     /// # Errors
-    /// Those of [`Pending::wait`](crate::Pending::wait). No point was made then.
+    /// [`PoolError::PointName`] for a name of digits only, which would be taken for a point's number; those of [`Pending::wait`](crate::Pending::wait). No point was made then.
     pub fn consistency_point(&self, name: &str) -> Result<Receipt, PoolError> {
+        if !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(PoolError::PointName { name: name.to_owned() });
+        }
         self.0.make_point(name)
     }
 }
