@@ -67,12 +67,12 @@ struct Report {
 /// Runs `pmof soak check`.
 pub(super) fn run(args: &CheckArgs) -> Result<()> {
     let told = Told::read(&args.ledger)?;
-    ensure!(
-        told.issued > 0,
-        "the ledger {} is empty, so that nothing can be compared: name the one that `pmof soak write` kept",
-        args.ledger.display()
-    );
-    let Some(run) = told.run else { bail!("the ledger {} does not say whose it is", args.ledger.display()) };
+    let Some(run) = told.run.filter(|_| told.issued > 0) else {
+        bail!(
+            "the ledger {} is empty, so that nothing can be compared: name the one that `pmof soak write` kept",
+            args.ledger.display()
+        )
+    };
     ensure!(
         run.seed == args.seed,
         "the ledger {} is of a run with seed {}, and --seed is {}: nothing was compared",

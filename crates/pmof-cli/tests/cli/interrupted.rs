@@ -112,7 +112,6 @@ fn a_report_leaves_what_it_goes_on_with() {
 
 #[test]
 fn a_target_that_is_told_to_stop_leaves_its_pools() {
-    let stops = |status: ExitStatus, signal| status.code() == Some(0) && signal != Signal::HUP;
     let moments = moments().into_iter().filter(|(_, signal)| *signal != Signal::HUP);
     for (delay_ms, signal) in moments {
         let place = directory();
@@ -131,7 +130,7 @@ fn a_target_that_is_told_to_stop_leaves_its_pools() {
         });
         sleep(Duration::from_millis(delay_ms));
         let status = end(&mut child, signal);
-        assert!(stops(status, signal), "after {delay_ms} ms, {signal:?}: {status}");
+        assert_eq!(status.code(), Some(0), "after {delay_ms} ms, {signal:?}: {status}");
         let acknowledged = writer.join().unwrap();
         let left = files(place.path());
         assert!(left.is_empty() || left == ["orders"], "after {delay_ms} ms, {signal:?}: {left:?}");
