@@ -53,11 +53,12 @@ enum Chore {
     },
     /// Run what takes too long for every run of the tests: a thousand kills of members of a pool under load, mutants, the test bed itself
     ///
-    /// Needs a release build.
+    /// Needs the release build of `cargo xtask capi`.
     Soak,
     /// Compare the public interface of pmof, and of the crates that it offers as modules, with crates/pmof/public-api
     Api(api::Api),
-    /// Build the drop-in libraries into target/capi: librpma.so.0 and librpmem.so.1, each with its header and pkg-config file
+    /// Build pmof for release, and the drop-in libraries into target/capi: librpma.so.0 and librpmem.so.1, each with its header and
+    /// pkg-config file
     Capi,
     /// Virtual machines with RDMA devices and persistent memory: see testbed/README.md
     #[command(subcommand)]

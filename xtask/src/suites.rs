@@ -107,8 +107,8 @@ const BEFORE_TESTS: &[Suite] = &[
     },
     Suite {
         name: "release build",
-        // Nothing runs xtask in release, whose link-time optimization takes a quarter of the build.
-        command: &["cargo", "build", "--workspace", "--exclude", "xtask", "--release"],
+        // Of what later suites run, and of nothing else; and the drop-in libraries, linked from it.
+        command: &["cargo", "xtask", "capi"],
         slow: true,
         ..PLAIN
     },
@@ -150,14 +150,14 @@ const AFTER_TESTS: &[Suite] = &[
     },
     Suite {
         name: "libfabric",
-        // Each test says so where the library is missing.
+        // Each test says so where the library is missing. Of the whole workspace, as the tests were built: of one package cargo would
+        // compile what it depends on once more.
         command: &[
             "cargo",
             "test",
-            "-p",
-            "pmof-access",
+            "--workspace",
             "--features",
-            "libfabric-tests",
+            "pmof-access/libfabric-tests",
             "--test",
             "conformance_libfabric",
         ],
@@ -203,7 +203,6 @@ const AFTER_TESTS: &[Suite] = &[
         needs: Need::Files(&[SSHD]),
         ..PLAIN
     },
-    Suite { name: "librpma: build", command: &["cargo", "xtask", "capi"], slow: true, ..PLAIN },
     Suite {
         name: "librpma: functions over tcp",
         command: &["cargo", "xtask", "rpma", "check"],

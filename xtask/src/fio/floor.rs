@@ -117,7 +117,7 @@ impl Floor {
     }
 
     fn measure(&self, setting: &Setting) -> Result<ExitCode> {
-        release::build(".".as_ref(), &[])?;
+        release::build(".".as_ref())?;
         let mut rounds = BLOCK_BYTES.map(|bytes| (bytes, Vec::new()));
         for number in 1..=self.rounds {
             for (bytes, rounds) in &mut rounds {

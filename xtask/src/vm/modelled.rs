@@ -28,8 +28,7 @@ pub(crate) struct Referees {
 impl Referees {
     /// Builds them where they are not up to date.
     pub(crate) fn build(testbed: &Testbed) -> Result<Self> {
-        let packages = ["cache-model-plugin", "instruction-counter-plugin", "referee-probe", "persist-bench"];
-        release::build(testbed.workspace(), &packages)?;
+        release::build(testbed.workspace())?;
         let target = std::env::var_os("CARGO_TARGET_DIR").map_or("target".into(), PathBuf::from);
         Ok(Self { target: testbed.workspace().join(target).join("release") })
     }

@@ -161,7 +161,7 @@ fn named_port(text: &str) -> Result<(String, PortTarget)> {
 /// The release binary, where there is one.
 pub(super) fn pmof(testbed: &Testbed, build: bool) -> Result<Option<PathBuf>> {
     if build {
-        release::build(testbed.workspace(), &[])?;
+        release::build(testbed.workspace())?;
     }
     let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| testbed.workspace().join("target"), PathBuf::from);
     Ok(Some(target.join("release/pmof")).filter(|file| file.exists()))

@@ -13,7 +13,7 @@ use crate::{capi, release};
 
 /// Builds the loads, the judge and the drop-in libraries where they are not up to date; the files to bring.
 pub(super) fn cut_programs(testbed: &Testbed, directory: &Path) -> Result<Vec<PathBuf>> {
-    release::build(testbed.workspace(), &["cut-load", "cut-judge"])?;
+    release::build(testbed.workspace())?;
     let libraries = testbed.workspace().join(capi::build()?);
     let target = libraries.parent().context("the libraries lie below cargo's directory")?.join("release");
     let mut files = vec![target.join("cut-load"), target.join("cut-judge")];
