@@ -16,7 +16,7 @@ use pmof_replica::{
 };
 use pmof_target::{Service, ServiceOptions, StoreOptions};
 use tempfile::TempDir;
-use thin_disk::ThinDisk;
+use thin_disk::{Cached, ThinDisk};
 
 const MIB: u64 = 1 << 20;
 const PART_BYTES: u64 = 10 * MIB;
@@ -49,6 +49,7 @@ impl Broken {
         let memory = pool.mirror().unwrap();
         memory.store(FLUSHED, &vec![1; MIB as usize]).unwrap();
         pool.persist_range(FLUSHED..FLUSHED + MIB).unwrap();
+        let cached = Cached::new(&places[index], LOST, MIB as usize).unwrap();
         disk.fill().unwrap();
         memory.store(LOST, &vec![2; MIB as usize]).unwrap();
         let error = pool.persist_range(LOST..LOST + MIB).unwrap_err();
@@ -60,6 +61,7 @@ impl Broken {
         let broken = Self { _disk: disk, _other: other, set, on_thin_disk: places[index].clone() };
         assert!(broken.looks_whole() && !broken.is_whole(), "the premise: the page cache has what the disk lacks");
         assert!(part_header(&broken.on_thin_disk).unwrap().shutdown_state.is_dirty(), "it was never closed");
+        drop(cached);
         Some(broken)
     }
 

@@ -8,7 +8,10 @@
 use std::{
     fs::{self, File, OpenOptions},
     io::{ErrorKind, Write as _},
-    os::unix::fs::{FileExt as _, OpenOptionsExt as _},
+    os::{
+        fd::OwnedFd,
+        unix::fs::{FileExt as _, OpenOptionsExt as _},
+    },
     path::{Path, PathBuf},
     process::Command,
 };
@@ -24,6 +27,31 @@ const ROOM_BYTES: u64 = 24 << 20;
 
 /// Alignment of direct reads: that of any disk's blocks.
 const ALIGN_BYTES: usize = 4096;
+
+/// Pages of a file that stay in the page cache while this lives, since a pipe refers to them: the kernel else drops clean
+/// pages whenever it wants their memory, those whose write-back failed among them.
+#[derive(Debug)]
+pub struct Cached {
+    _pipe: (OwnedFd, OwnedFd),
+}
+
+impl Cached {
+    /// Bytes of a file, at most what a pipe takes (1 MiB, unless the machine says otherwise).
+    pub fn new(path: &Path, offset: u64, len_bytes: usize) -> Result<Self> {
+        let file = File::open(path)?;
+        let (reader, writer) = rustix::pipe::pipe()?;
+        rustix::pipe::fcntl_setpipe_size(&writer, len_bytes)?;
+        let (mut at, end) = (offset, offset + len_bytes as u64);
+        while at < end {
+            let left = usize::try_from(end - at)?;
+            let flags = rustix::pipe::SpliceFlags::NONBLOCK;
+            let count = rustix::pipe::splice(&file, Some(&mut at), &writer, None, left, flags)
+                .with_context(|| format!("keeping {} cached", path.display()))?;
+            ensure!(count > 0, "{} ends at {at}", path.display());
+        }
+        Ok(Self { _pipe: (reader, writer) })
+    }
+}
 
 /// Undone on drop, whatever the test left.
 #[derive(Debug)]

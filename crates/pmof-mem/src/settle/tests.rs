@@ -7,7 +7,7 @@ use std::{
 
 use syscall_recorder::{Call, Verdict, record};
 use tempfile::tempdir_in;
-use thin_disk::ThinDisk;
+use thin_disk::{Cached, ThinDisk};
 
 use super::Pages;
 use crate::{
@@ -26,12 +26,13 @@ fn shown_by(memory: &Memory) -> Vec<u8> {
     bytes
 }
 
-/// A file whose first bytes are durable, and whose bytes from `LOST` on are in the page cache only: a flush of them failed.
-fn file_after_a_failed_flush(disk: &ThinDisk) -> PathBuf {
+/// A file whose first bytes are durable, and whose bytes from `LOST` on are in the page cache only: a flush of them failed. What keeps them
+/// there is to be dropped before anybody wants the cache to forget them.
+fn file_after_a_failed_flush(disk: &ThinDisk) -> (PathBuf, Cached) {
     file_of_len_after_a_failed_flush(disk, LEN_BYTES)
 }
 
-fn file_of_len_after_a_failed_flush(disk: &ThinDisk, len_bytes: u64) -> PathBuf {
+fn file_of_len_after_a_failed_flush(disk: &ThinDisk, len_bytes: u64) -> (PathBuf, Cached) {
     let path = disk.files().join("pool");
     let memory = Memory::create(&path, len_bytes, None).unwrap();
     let lost_bytes = LOST.min(len_bytes - LOST);
@@ -39,13 +40,14 @@ fn file_of_len_after_a_failed_flush(disk: &ThinDisk, len_bytes: u64) -> PathBuf 
     memory.store(0, &[1; 8192]).unwrap();
     memory.write_back(0, 8192).unwrap();
     memory.fence().unwrap();
+    let cached = Cached::new(&path, LOST, lost_bytes as usize).unwrap();
     disk.fill().unwrap();
     memory.store(LOST, &vec![2; lost_bytes as usize]).unwrap();
     memory.write_back(LOST, lost_bytes).and_then(|()| memory.fence()).unwrap_err();
     assert!(matches!(memory.fence(), Err(MemError::Poisoned { .. })));
     drop(memory);
     disk.free().unwrap();
-    path
+    (path, cached)
 }
 
 fn is_lost(bytes: &[u8]) -> bool {
@@ -55,13 +57,14 @@ fn is_lost(bytes: &[u8]) -> bool {
 #[test]
 fn after_a_failed_flush_what_is_read_is_on_the_disk() {
     let Some(disk) = ThinDisk::of_test() else { return };
-    let path = file_after_a_failed_flush(&disk);
+    let (path, cached) = file_after_a_failed_flush(&disk);
     let memory = Memory::open(&path, None).unwrap();
     // The premise: nothing tells, and a flush that succeeds changes nothing.
     assert!(!is_lost(&shown_by(&memory)));
     memory.write_back(0, LEN_BYTES).unwrap();
     memory.fence().unwrap();
     assert!(is_lost(&ThinDisk::on_disk(&path).unwrap()));
+    drop(cached);
     let settled = memory.settle().unwrap();
     assert_eq!(settled.rewritten_bytes, 0);
     assert!(is_lost(&shown_by(&memory)));
@@ -74,9 +77,10 @@ fn after_a_failed_flush_what_is_read_is_on_the_disk() {
 #[test]
 fn pages_that_somebody_holds_are_compared_with_the_disk() {
     let Some(disk) = ThinDisk::of_test() else { return };
-    let path = file_after_a_failed_flush(&disk);
+    let (path, cached) = file_after_a_failed_flush(&disk);
     let holder = Memory::open(&path, None).unwrap();
     assert!(!is_lost(&shown_by(&holder)), "and so its pages are mapped");
+    drop(cached);
     let reader = Memory::open_read_only(&path, None).unwrap();
     let error = reader.settle().unwrap_err();
     assert!(matches!(&error, MemError::Unverified { len_bytes, .. } if (1..=LOST).contains(len_bytes)), "{error}");
@@ -92,10 +96,11 @@ fn pages_that_somebody_holds_are_compared_with_the_disk() {
 #[test]
 fn the_last_page_of_a_file_is_compared_too_wherever_it_ends() {
     let Some(disk) = ThinDisk::of_test() else { return };
-    let path = file_of_len_after_a_failed_flush(&disk, 2 * LOST - 4096 + 700);
+    let (path, cached) = file_of_len_after_a_failed_flush(&disk, 2 * LOST - 4096 + 700);
     let holder = Memory::open(&path, None).unwrap();
     assert_eq!(shown_by(&holder).last(), Some(&2));
     assert_eq!(ThinDisk::on_disk(&path).unwrap().last(), Some(&0), "the end of the file was lost");
+    drop(cached);
     let memory = Memory::open(&path, None).unwrap();
     assert!(memory.settle().unwrap().rewritten_bytes > 0);
     assert!(shown_by(&memory) == ThinDisk::on_disk(&path).unwrap());
@@ -105,9 +110,10 @@ fn the_last_page_of_a_file_is_compared_too_wherever_it_ends() {
 #[test]
 fn a_reader_settles_what_nobody_holds() {
     let Some(disk) = ThinDisk::of_test() else { return };
-    let path = file_after_a_failed_flush(&disk);
+    let (path, cached) = file_after_a_failed_flush(&disk);
     let memory = Memory::open_read_only(&path, None).unwrap();
     assert!(!is_lost(&shown_by(&memory)));
+    drop(cached);
     memory.settle().unwrap();
     assert!(shown_by(&memory) == ThinDisk::on_disk(&path).unwrap());
 }

@@ -6,7 +6,7 @@ use pmof_access::Durability;
 use pmof_mem::Declaration;
 use pmof_replica::{Pool, PoolError, PoolOptions};
 use pmof_target::{ServiceOptions, StoreOptions};
-use thin_disk::ThinDisk;
+use thin_disk::{Cached, ThinDisk};
 
 use crate::support::*;
 
@@ -38,21 +38,23 @@ fn has_lost(file: &[u8]) -> bool {
     has(LOST, 2)
 }
 
-/// A target with a pool whose last flush failed: the page cache has bytes that the disk lacks.
-fn failed(disk: &ThinDisk) -> Target {
+/// A target with a pool whose last flush failed, and what keeps in the page cache the bytes that the disk lacks: to be dropped
+/// before the target is started, as it will want the cache to forget them.
+fn failed(disk: &ThinDisk) -> (Target, Cached) {
     let mut target = on_disk(disk);
     let pool = durable(&target).create(POOL_BYTES).unwrap();
     pool.persist(FLUSHED, &vec![1; MIB as usize]).unwrap();
+    let path = target.root.path().join("orders");
+    let cached = Cached::new(&path, DATA_OFFSET as u64 + LOST, MIB as usize).unwrap();
     disk.fill().unwrap();
     let error = pool.persist(LOST, &vec![2; MIB as usize]).unwrap_err();
     assert!(matches!(error, PoolError::Persist(_)), "{error}");
     pool.close().unwrap();
     target.stop();
     disk.free().unwrap();
-    let path = target.root.path().join("orders");
     assert!(has_lost(&fs::read(&path).unwrap()), "the premise: the page cache has it");
     assert!(!has_lost(&ThinDisk::on_disk(&path).unwrap()), "and the disk has not");
-    target
+    (target, cached)
 }
 
 /// What opening, reading and closing the pool shows, and what the disk has afterwards.
@@ -70,8 +72,9 @@ fn shows_what_the_disk_has(target: &Target, path: &Path) {
 #[test]
 fn a_pool_reopened_after_a_failed_flush_shows_what_the_disk_has() {
     let Some(disk) = ThinDisk::of_test() else { return };
-    let mut target = failed(&disk);
+    let (mut target, cached) = failed(&disk);
     let path = target.root.path().join("orders");
+    drop(cached);
     target.restart();
     shows_what_the_disk_has(&target, &path);
     assert!(!has_lost(&fs::read(&path).unwrap()));
@@ -81,7 +84,8 @@ fn a_pool_reopened_after_a_failed_flush_shows_what_the_disk_has() {
 #[test]
 fn a_reader_after_a_failed_flush_is_shown_what_the_disk_has() {
     let Some(disk) = ThinDisk::of_test() else { return };
-    let mut target = failed(&disk);
+    let (mut target, cached) = failed(&disk);
+    drop(cached);
     target.restart();
     let reader = durable(&target).open_read_only().unwrap();
     assert_ne!(read(&reader, LOST, MIB as usize), vec![2; MIB as usize], "bytes that may vanish");
@@ -91,11 +95,12 @@ fn a_reader_after_a_failed_flush_is_shown_what_the_disk_has() {
 #[test]
 fn a_copy_of_a_poisoned_pool_is_not_taken_for_closed() {
     let Some(disk) = ThinDisk::of_test() else { return };
-    let mut target = failed(&disk);
+    let (mut target, cached) = failed(&disk);
     let root = target.root.path();
     fs::copy(root.join("orders"), root.join("copy")).unwrap();
     fs::rename(root.join("copy"), root.join("orders")).unwrap();
     let path = root.join("orders");
+    drop(cached);
     target.restart();
     let info = durable(&target).info().unwrap().remove(0);
     assert!(info.state.is_open && info.open_by.is_none(), "nobody closed it");

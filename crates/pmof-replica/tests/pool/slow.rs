@@ -168,8 +168,8 @@ fn a_replica_that_goes_on_being_slow_is_not_sent_anything() {
     assert!(events.next_for(Duration::from_millis(4 * LATE_MS)).is_none());
     assert_without_third(&pool.persist(0, b"two").unwrap(), &three);
     pool.close().unwrap();
-    // It knows nothing of the epoch that left it behind: the others do.
-    let pool = three.options().open().unwrap();
+    // It knows nothing of the epoch that left it behind, the others do; that it is closed it hears late.
+    let pool = three.options().open_waiting(HOUR).unwrap();
     assert_eq!(read(&pool, 0, 3), b"two");
 }
 
