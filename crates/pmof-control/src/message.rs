@@ -20,7 +20,7 @@
 //! | 1 | `Create` | level `u8`, publish on close `u8` (0 or 1), replica index `u16`, replica count `u16`, size `u64`, pool UUID `[16]`, first epoch `[16]`, user flags `[16]`, name |
 //! | 2 | `Open` | level `u8`, access `u8`, name |
 //! | 3 | `Close` | in order `u8` (0 or 1) |
-//! | 4 | `Remove` | name |
+//! | 4 | `Remove` | replica UUID [16] or zeros, name |
 //! | 5 | `Info` | name |
 //! | 6 | `List` | a text: a name, or nothing for the first page |
 //! | 7 | `Begin` | opening `u64`, epoch, ancestors |

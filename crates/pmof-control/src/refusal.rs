@@ -79,7 +79,7 @@ impl PoolRefusal {
     pub fn from_code(code: u16) -> Self {
         match code {
             3 | 301 => Self::NotWritable,
-            4 | 300 => Self::NotFound,
+            4 | 25 | 300 => Self::NotFound,
             5 | 307 => Self::AlreadyExists,
             6 | 306 => Self::Busy,
             7..=9 | 19 | 309 => Self::NotAUsablePool,

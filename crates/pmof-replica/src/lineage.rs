@@ -45,6 +45,8 @@ pub(crate) struct Agreement {
     pub(crate) mark: u64,
     /// Those in sync whose mark no crash explains, by their positions, and why: maybe all of them.
     pub(crate) stale: Vec<(usize, Apart)>,
+    /// Those in sync that were not told the highest mark of these, by their positions, and what they are for a writer: maybe none.
+    late: Vec<(usize, Apart)>,
 }
 
 /// What the next epoch descends from.
@@ -70,6 +72,16 @@ impl Agreement {
             self.source = newest.copied().unwrap_or(self.source);
         }
         self.behind.extend(stale);
+    }
+
+    /// Has those catch up that were not told the last mark: either the writer died while it raised that, or they are older copies, and
+    /// what they lack was acknowledged. They vote. For a writer that takes the pool, behind [`put_stale_behind`](Self::put_stale_behind):
+    /// in its epoch a reader would take them for members in sync, before they are made so.
+    pub(crate) fn put_late_behind(&mut self) {
+        let late = std::mem::take(&mut self.late);
+        let late: Vec<_> = late.into_iter().filter(|(of, _)| self.in_sync.contains(of)).collect();
+        self.in_sync.retain(|position| !late.iter().any(|(of, _)| of == position));
+        self.behind.extend(late);
     }
 
     /// Whether those in sync have all that was ever acknowledged, and nobody else can go on without them: so many of `members` vote that any two sets of
@@ -249,6 +261,9 @@ fn agreement(found: &[Found<'_>], lines: &[Line<'_>], main: &Line<'_>) -> Result
     // The writer has raised a mark on all in use before it raises it again, or tells one that is behind.
     let stale = in_sync.iter().filter(|position| mark_of(position).saturating_add(1) < newest);
     let stale = stale.map(|position| (*position, Apart::Stale { opening, mark: mark_of(position), newest })).collect();
+    let highest = mark_of(&source);
+    let late = in_sync.iter().filter(|position| !is_at_rest(position) && mark_of(position) < highest);
+    let late = late.map(|position| (*position, Apart::CatchingUp { opening })).collect();
     // One that was announced here may have been confirmed on a replica that is not here, and nothing was acknowledged under it: among the
     // ancestors, behind the parent, it says so when that replica comes back. So do those that an opening before this one found.
     let given_up = found.iter().zip(lines).filter(|(found, line)| found.state.epoch.id != line.epoch.id);
@@ -274,6 +289,7 @@ fn agreement(found: &[Found<'_>], lines: &[Line<'_>], main: &Line<'_>) -> Result
         source,
         mark: newest,
         stale,
+        late,
     })
 }
 

@@ -14,6 +14,7 @@ use parking_lot::Mutex;
 use pmof_access::{Durability, Evidence, Flushed, Memory, Ticket};
 use pmof_control::FailureDomain;
 use pmof_pool::Contents;
+use uuid::Uuid;
 
 use crate::{PoolError, ReplicaDomain, ReplicaError, ReplicaPlace, ReplicaReceipt};
 
@@ -195,6 +196,8 @@ pub(crate) struct Standing {
     is_witness: bool,
     /// It is no member yet.
     is_candidate: AtomicBool,
+    /// Which replica it is, where that was found when the pool was opened.
+    replica_uuid: Option<Uuid>,
     /// What its target says of its failure domain, if it does.
     failure_domain: Option<FailureDomain>,
     /// Which of the pool's domains that is, in one number; 0 where it is not known.
@@ -213,6 +216,7 @@ impl Standing {
             lag: AtomicU8::new(0),
             is_witness: false,
             is_candidate,
+            replica_uuid: None,
             failure_domain: None,
             domain: AtomicU32::new(0),
         }
@@ -220,6 +224,14 @@ impl Standing {
 
     pub(crate) fn with_failure_domain(self, failure_domain: Option<FailureDomain>) -> Self {
         Self { failure_domain, ..self }
+    }
+
+    pub(crate) fn of_replica(self, replica_uuid: Uuid) -> Self {
+        Self { replica_uuid: Some(replica_uuid), ..self }
+    }
+
+    pub(crate) fn replica_uuid(&self) -> Option<Uuid> {
+        self.replica_uuid
     }
 
     pub(crate) fn failure_domain(&self) -> Option<&FailureDomain> {

@@ -77,7 +77,7 @@ impl Act {
             Request::Create { name, .. } => act("create", Some(created), name),
             Request::Open { name, access, .. } => act("open", Some(opened_for(access)), name),
             Request::TakeOver { name, .. } => act("take_over", Some(opened), name),
-            Request::Remove { name } => act("remove", Some(removed), name),
+            Request::Remove { name, .. } => act("remove", Some(removed), name),
             Request::Discard { name } => act("discard", Some(removed), name),
             Request::Info { name } => act("info", None, name),
             Request::CreateSet { name, .. } => act("create_set", Some(created), name),

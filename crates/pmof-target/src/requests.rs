@@ -59,7 +59,10 @@ pub(crate) fn close(pools: &PoolStore, mut pool: OpenPool, holder: String) -> Re
 /// Answers what is asked of pools that need not be open: `Remove`, `Discard`, `Info` and `List`.
 pub(crate) fn about_store(pools: &PoolStore, request: Request) -> Result<Reply, Refused> {
     Ok(match request {
-        Request::Remove { name } => pools.remove(&name).map(|()| Reply::Removed)?,
+        Request::Remove { name, replica: None } => pools.remove(&name).map(|()| Reply::Removed)?,
+        Request::Remove { name, replica: Some(replica) } => {
+            pools.remove_replica(&name, replica).map(|()| Reply::Removed)?
+        }
         Request::Discard { name } => pools.discard(&name).map(|()| Reply::Removed)?,
         Request::Info { name } => Reply::Info(Box::new(pools.info(&name)?)),
         Request::List { after } => Reply::list_page(pools.list(after.as_ref(), LIST_LIMIT)?),

@@ -285,31 +285,42 @@ impl PoolStore {
     /// A file without the whole header of a pool is left alone, and so is a pool whose state is damaged or whose length is wrong: it may be a member of a pool that has
     /// others, or the only copy. A pool of a newer version may be removed. Of a pool on a device the header is wiped; its bytes stay there until another pool is made.
     pub fn remove(&self, name: &PoolName) -> Result<(), StoreError> {
-        self.remove_if(name, |error| {
+        self.remove_if(name, None, |error| {
             use HeaderError::{NewerVersion, UnknownFeature};
             matches!(error, StoreError::Header { source: NewerVersion { .. } | UnknownFeature { .. }, .. })
         })
     }
 
+    /// The same of one replica only: whoever made it may be late, and another have made one anew under its name since.
+    pub fn remove_replica(&self, name: &PoolName, replica: Uuid) -> Result<(), StoreError> {
+        self.remove_if(name, Some(replica), |_| false)
+    }
+
     /// The same also of a pool whose header or state is damaged, so that it cannot be known whose it is, or whose length is wrong. What does not begin as a pool does
     /// is left alone.
     pub fn discard(&self, name: &PoolName) -> Result<(), StoreError> {
-        self.remove_if(name, |error| match error {
+        self.remove_if(name, None, |error| match error {
             StoreError::Header { source, .. } => !matches!(source, HeaderError::NotAPool),
             error => matches!(error, StoreError::SizeMismatch { .. }),
         })
     }
 
-    /// Deletes a pool that is whole, or has a fault that does not matter.
-    fn remove_if(&self, name: &PoolName, matters_not: fn(&StoreError) -> bool) -> Result<(), StoreError> {
+    /// Deletes a pool that is whole, or has a fault that does not matter; where a replica is named, only that.
+    fn remove_if(
+        &self,
+        name: &PoolName,
+        replica: Option<Uuid>,
+        matters_not: fn(&StoreError) -> bool,
+    ) -> Result<(), StoreError> {
         if let Some(device) = self.device(name) {
-            return self.remove_on(device, matters_not);
+            return self.remove_on(device, replica, matters_not);
         }
         let writers = self.writers();
         let entry = self.root.entry(name)?;
         match self.check_whole(name, &entry) {
+            Ok(header) => check_replica(name, &header, replica)?,
             Err(error) if !matters_not(&error) => return Err(error),
-            _ => {}
+            Err(_) => {}
         }
         if let Some(writer) = writers.get(name) {
             return Err(StoreError::Busy { name: name.clone(), holder: writer.holder.clone() });
@@ -320,12 +331,12 @@ impl PoolStore {
     }
 
     /// Whether the header, the length and the state of a pool are those of one. What cannot be mapped is not known to be damaged.
-    fn check_whole(&self, name: &PoolName, entry: &Entry) -> Result<(), StoreError> {
-        self.checked_header(name, entry)?;
-        let Ok(memory) = self.map(name, entry, OpenFor::Read) else { return Ok(()) };
+    fn check_whole(&self, name: &PoolName, entry: &Entry) -> Result<Header, StoreError> {
+        let header = self.checked_header(name, entry)?;
+        let Ok(memory) = self.map(name, entry, OpenFor::Read) else { return Ok(header) };
         match self.read_head(name, &memory) {
             Err(error @ StoreError::Header { .. }) => Err(error),
-            _ => Ok(()),
+            _ => Ok(header),
         }
     }
 
@@ -644,6 +655,14 @@ struct Writer {
 impl Writer {
     fn new(holder: String, memory: &Arc<Memory>) -> Self {
         Self { holder, memory: Arc::downgrade(memory) }
+    }
+}
+
+/// Whether the replica is the one that was meant, if any was.
+fn check_replica(name: &PoolName, header: &Header, meant: Option<Uuid>) -> Result<(), StoreError> {
+    match meant.filter(|meant| *meant != header.replica_uuid) {
+        Some(meant) => Err(StoreError::OtherReplica { name: name.clone(), found: header.replica_uuid, meant }),
+        None => Ok(()),
     }
 }
 

@@ -258,8 +258,13 @@ pub(super) fn remove(args: &RemoveArgs, connect: ConnectArgs) -> anyhow::Result<
 pub(super) fn replace(args: &ReplaceArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let (pool, forced) = open_without(&args.pool, (&args.old, Some(&args.new)), &args.without, &args.how, connect)?;
     let replaced = pool.replace(&args.old, &args.new.to_string()).map_err(told);
-    forced.told(closed_unless(&pool, replaced.and_then(|()| wait(&pool, &args.new, &args.how))))?;
-    end(&pool, (Some(args.new.to_string()), Some(args.old.clone())), &args.how)
+    let waited = replaced.and_then(|replaced| wait(&pool, &args.new, &args.how).map(|()| replaced));
+    let (new, old) = (args.new.to_string(), args.old.clone());
+    if forced.told(closed_unless(&pool, waited))? {
+        return end(&pool, (Some(new), Some(old)), &args.how);
+    }
+    failure::warn(&format!("{new} is a member already, and {old} is none: nothing was replaced"));
+    end(&pool, (None, None), &args.how)
 }
 
 pub(super) fn clear(args: &ClearArgs, connect: ConnectArgs) -> anyhow::Result<()> {

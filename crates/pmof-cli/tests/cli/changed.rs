@@ -33,8 +33,11 @@ fn a_lost_replica_is_replaced_and_the_command_can_be_given_again() {
     assert_eq!(said, expected.concat());
     let said = pmof(["pool", "status", &urls[3]]).done();
     assert!(said.contains("in sync    3 of 3, quorum 2\n") && !said.contains(&urls[1]), "{said}");
-    let again = pmof(["pool", "replace", &urls[0], &urls[1], &urls[3], "--json"]).json();
+    let again = pmof(["pool", "replace", &urls[0], &urls[1], &urls[3], "--json"]);
+    assert!(again.errors.contains("is none: nothing was replaced"), "{again:?}");
+    let again: serde_json::Value = serde_json::from_str(&again.output).unwrap();
     assert_eq!((&again["members"], &again["in_sync"]), (&3.into(), &3.into()));
+    assert!(again["added"].is_null() && again["removed"].is_null(), "{again}");
 
     four[1].restart();
     let report = pmof(["pool", "status", &urls[0], &four[1].url("orders"), "--json"]).json();

@@ -56,6 +56,8 @@ pub enum Request {
     Remove {
         /// Its name.
         name: PoolName,
+        /// The replica that it has to be, where it matters: another writer may have made one anew there since.
+        replica: Option<Uuid>,
     },
     /// Describe a pool.
     Info {
@@ -265,7 +267,11 @@ impl Request {
             }
             Self::Close { in_order } => frame.byte(u8::from(*in_order)),
             Self::KeepSet | Self::Boot | Self::Domain | Self::Status => {}
-            Self::Remove { name } | Self::Discard { name } | Self::Info { name } | Self::WriterStatus { name } => {
+            Self::Remove { name, replica } => {
+                frame.bytes(replica.unwrap_or_default().as_bytes());
+                frame.text(name.as_str());
+            }
+            Self::Discard { name } | Self::Info { name } | Self::WriterStatus { name } => {
                 frame.text(name.as_str());
             }
             Self::TellStatus { status } => frame.writer_status(status),
@@ -387,7 +393,10 @@ impl Request {
                 Self::Open { name: body.name()?, access, require }
             }
             3 => Self::Close { in_order: body.flag()? },
-            4 => Self::Remove { name: body.name()? },
+            4 => {
+                let replica = Some(body.uuid()?).filter(|uuid| !uuid.is_nil());
+                Self::Remove { name: body.name()?, replica }
+            }
             5 => Self::Info { name: body.name()? },
             6 => Self::List { after: body.optional_name()? },
             7 => {

@@ -95,7 +95,8 @@ fn requests() -> Vec<Request> {
         Request::Begin { opening: 9, epoch: epoch(10), ancestors: sample_state().ancestors },
         Request::Confirm { epoch: Uuid::from_u128(10) },
         Request::Mark { mark: 11 },
-        Request::Remove { name: name("größe") },
+        Request::Remove { name: name("größe"), replica: None },
+        Request::Remove { name: name("größe"), replica: Some(Uuid::from_bytes([7; 16])) },
         Request::Info { name: name(&"n".repeat(255)) },
         Request::List { after: None },
         Request::List { after: Some(name("orders")) },
@@ -427,9 +428,10 @@ fn bodies_are_checked() {
         (3, &b"x"[..], "flag"),
         (12, b"x", "left over"),
         (7, &[&[0; 32][..], &[65]].concat(), "64 ancestors"),
-        (4, b"\x02\0a", "too short"),
-        (4, b"\x01\0ab", "left over"),
-        (4, b"\0\x01", "longer than allowed"),
+        (5, b"\x02\0a", "too short"),
+        (5, b"\x01\0ab", "left over"),
+        (5, b"\0\x01", "longer than allowed"),
+        (4, &[0; 15], "too short"),
         (2, b"\x04\x01\x01\0a", "level"),
         (2, b"\x01\x03\x01\0a", "access"),
         (21, &[&[1, 0][..], &[0; 8], &[0; 15], &[1, 1, 0], b"a"].concat(), "an epoch"),
@@ -457,7 +459,7 @@ fn bodies_are_checked() {
 #[test]
 fn bad_names_are_refused_with_their_rule() {
     let source = NameError::ForbiddenCharacter { character: '/', at: 2 };
-    let error = Request::decode(&message(4, b"\x09\0../passwd")).expect_err("leads out of the root");
+    let error = Request::decode(&message(5, b"\x09\0../passwd")).expect_err("leads out of the root");
     assert_eq!(error, ControlError::BadName { request_id: 77, source });
     assert_eq!(error.request_id(), Some(77));
     assert!(matches!(
@@ -544,7 +546,10 @@ fn any_request() -> impl Strategy<Value = Request> {
         }),
         any::<u128>().prop_map(|epoch| Request::Confirm { epoch: Uuid::from_u128(epoch) }),
         any::<u64>().prop_map(|mark| Request::Mark { mark }),
-        any_name().prop_map(|name| Request::Remove { name }),
+        (any_name(), any::<u128>()).prop_map(|(name, replica)| {
+            let replica = Some(Uuid::from_u128(replica)).filter(|uuid| !uuid.is_nil());
+            Request::Remove { name, replica }
+        }),
         any_name().prop_map(|name| Request::Info { name }),
         proptest::option::of(any_name()).prop_map(|after| Request::List { after }),
     ]

@@ -140,6 +140,7 @@ impl Seen {
         let found = world.found(reached);
         let Ok(mut agreement) = agree(&found, self.made) else { return };
         agreement.put_stale_behind(&found);
+        agreement.put_late_behind();
         if !(self.is_enough)(&agreement, &found, self.made) {
             return;
         }

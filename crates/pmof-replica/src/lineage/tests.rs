@@ -77,6 +77,25 @@ fn the_one_with_the_highest_mark_is_the_source() {
     assert_eq!(agree_all(&[&older, &announced(&newer, &[0, 1])], 2).unwrap().source, 1);
 }
 
+/// Nobody can tell whether its writer died while it raised the mark, or its file was put back.
+#[test]
+fn a_writer_has_one_that_lacks_the_last_mark_catch_up_and_vote() {
+    let state = made(3);
+    let of = |marks: [u64; 2]| {
+        let states = marks.map(|mark| PoolState { mark, ..crashed(&state) });
+        let found = [0, 1].map(|index| Found { index: index as u16, state: &states[index] });
+        let mut agreement = agree(&found, 3).unwrap();
+        agreement.put_stale_behind(&found);
+        agreement.put_late_behind();
+        let behind: Vec<_> = agreement.behind.iter().map(|(position, _)| *position).collect();
+        (agreement.is_enough(&found, 0b111, true), agreement.in_sync, behind)
+    };
+    assert_eq!(of([5, 5]), (true, vec![0, 1], vec![]));
+    assert_eq!(of([4, 5]), (true, vec![1], vec![0]));
+    assert_eq!(of([5, 4]), (true, vec![0], vec![1]));
+    assert_eq!(of([3, 5]), (false, vec![1], vec![0]), "an older copy does not vote");
+}
+
 #[test]
 fn two_replicas_written_in_turn_have_diverged() {
     let state = made(2);

@@ -17,7 +17,7 @@ use super::{
     events::Event,
     intents::Found,
     opened::{Checked, check_opened, check_size, place},
-    opening::undo_creation,
+    opening::{opened_uuid, undo_creation},
     returns::Returns,
 };
 use crate::{
@@ -92,25 +92,29 @@ impl Pool {
     /// After an error or a crash the same call goes on where that ended: it does not add a member again that has yet to be in sync, nor remove one that is none.
     /// Where the new one is in sync already it is refused: then [`remove`](Self::remove) the old one.
     ///
+    /// Returns whether there was anything to do. False: `new` is a member, and nobody is called `old`: an earlier call has done it all, or `old` is wrong.
+    ///
     /// # Errors
     /// [`ChangeError`]: after it the new one may be a member, and the old one still is, unless it is [`Undecided`](ChangeError::Undecided).
-    pub fn replace(&self, old: &str, new: &str) -> Result<(), ChangeError> {
+    pub fn replace(&self, old: &str, new: &str) -> Result<bool, ChangeError> {
         let (new_url, changer): (Arc<PoolUrl>, _) = (Arc::new(new.parse()?), self.changer()?);
         let roster = changer.roster()?;
         // One that has gone already was named by an address or a number, too.
         let is_name = old.parse::<PoolUrl>().is_ok() || old.parse::<u16>().is_ok();
         match (named(&roster, old), named(&roster, new)) {
-            (None, Some(_)) if is_name => return Ok(()),
+            (None, Some(_)) if is_name => return Ok(false),
             (Some(old), Some(new)) if old.index == new.index || (old.role != new.role && new.role != Role::Spare) => {
                 return Err(ChangeError::AlreadyMember { replica: place(&new_url) });
             }
             (Some(old), known) if old.role == Role::Asynchronous => {
                 known.map_or_else(|| changer.add_asynchronous(&new_url), |_| Ok(()))?;
-                return changer.remove_asynchronous(old);
+                changer.remove_asynchronous(old)?;
+                return Ok(true);
             }
             (Some(old), _) if old.role == Role::Spare => {
                 changer.add_spare(&new_url)?;
-                return changer.remove_spare(old);
+                changer.remove_spare(old)?;
+                return Ok(true);
             }
             (_, Some(new)) if new.role != Role::Spare => {
                 let old = meant(&roster, old)?;
@@ -136,7 +140,8 @@ impl Pool {
             };
             let is_in_use = |text: &str| member(text).is_some_and(|member| member.standing().is_in_use());
             if !is_in_use(old) || is_in_use(new) {
-                return changer.remove(old);
+                changer.remove(old)?;
+                return Ok(true);
             }
             let failure = member(new).and_then(|member| member.standing().failure().map(Arc::clone));
             lost_looks = if failure.is_some() { lost_looks + 1 } else { 0 };
@@ -242,16 +247,17 @@ impl Changer<'_> {
         }
         let made = self.make(&roster, url, role)?;
         if let Err(error) = roster.adding(made.of_roster.clone(), Uuid::new_v4()).check() {
-            undo_creation(url, &made.site);
+            undo_creation(url, made.of_roster.replica_uuid, &made.site);
             return Err(error.into());
         }
-        let position = self.admit(&made).inspect_err(|_| undo_creation(url, &made.site))?;
+        let position =
+            self.admit(&made).inspect_err(|_| undo_creation(url, made.of_roster.replica_uuid, &made.site))?;
         let index = made.of_roster.index;
         // It knows that it is behind before it is a member: what it was made with would pass for another line of the pool.
         if !self.epochs.introduce(position, (index, None, Some(&made.state)), &made.member) {
             let lost = made.member.standing().failure().map(Arc::clone);
             let source = lost.unwrap_or_else(|| Arc::new(ReplicaError::Behind));
-            undo_creation(url, &made.site);
+            undo_creation(url, made.of_roster.replica_uuid, &made.site);
             self.give_up(position, index);
             return Err(ChangeError::NotMade { replica: place(url), source });
         }
@@ -263,7 +269,7 @@ impl Changer<'_> {
         let url = &made.url;
         let changed = self.epochs.change(&Planned::Add(made.of_roster.clone()));
         if matches!(changed, Changed::TooFew | Changed::Disturbed | Changed::Ended) {
-            undo_creation(url, &made.site);
+            undo_creation(url, made.of_roster.replica_uuid, &made.site);
             self.give_up(position, made.of_roster.index);
         } else {
             made.member.standing().is_made_a_member();
@@ -328,6 +334,8 @@ impl Changer<'_> {
             }
             reply => reply,
         };
+        let made_uuid = opened_uuid(&reply);
+        let undo = || made_uuid.iter().for_each(|replica| undo_creation(url, *replica, &site));
         let checked = check_opened(
             reply.map_err(not_made)?,
             &site,
@@ -348,13 +356,13 @@ impl Changer<'_> {
         });
         let keeps_members = site.ask(&Request::Roster { offset: 0 });
         if matches!(keeps_members, Err(ReplicaError::Refused { .. })) {
-            undo_creation(url, &site);
+            undo();
             return Err(ChangeError::TooOld { replica: place(url) });
         }
         match made {
             Ok((state, member, of_roster)) => Ok(Made { url: Arc::clone(url), site, state, member, of_roster }),
             Err(error) => {
-                undo_creation(url, &site);
+                undo();
                 Err(not_made(error))
             }
         }
@@ -383,7 +391,7 @@ impl Changer<'_> {
             self.shared.hold()?.fence(UNKNOWN_SUCCESSOR);
             return Err(not_made(ReplicaError::Fenced { successor: UNKNOWN_SUCCESSOR.to_owned() }));
         }
-        site.ask(&Request::Remove { name }).map(drop).map_err(not_made)
+        site.ask(&Request::Remove { name, replica: Some(header.replica_uuid) }).map(drop).map_err(not_made)
     }
 
     /// Gives a new replica its place, in which it is no member yet. Nobody brings it in before it is one.

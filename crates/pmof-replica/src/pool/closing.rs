@@ -85,6 +85,7 @@ impl Open {
 fn take_back(member: &dyn Member) {
     if let (Some(control), ReplicaPlace::Pool(url)) = (member.control(), &*member.standing().place) {
         // What cannot be undone stays with the target; the first failure is reported.
-        let _ = control.ask(&Request::Remove { name: url.name.clone() });
+        let replica = member.standing().replica_uuid();
+        let _ = control.ask(&Request::Remove { name: url.name.clone(), replica });
     }
 }

@@ -120,8 +120,8 @@ struct Opened {
 struct Failed {
     position: usize,
     site: Site,
-    /// It is open there.
-    is_open: bool,
+    /// It is open there, and this replica.
+    open: Option<Uuid>,
     error: ReplicaError,
 }
 
@@ -228,7 +228,7 @@ impl Opening {
         let (mut opened, mut failed) = (Vec::with_capacity(sites.len()), Vec::new());
         for ((position, site), reply) in sites.into_iter().zip(replies) {
             let Some(reply) = reply else { continue };
-            let is_open = matches!(reply, Ok(Reply::Opened { .. }));
+            let open = opened_uuid(&reply);
             let checked = reply.and_then(|reply| check_opened(reply, &site, self.wanted.require, access, identity));
             match checked {
                 Ok(Checked { index, replica_uuid, size_bytes, state, reached }) => opened.push(Opened {
@@ -244,7 +244,7 @@ impl Opening {
                     is_witness: false,
                     domain: None,
                 }),
-                Err(error) => failed.push(Failed { position, site, is_open, error }),
+                Err(error) => failed.push(Failed { position, site, open, error }),
             }
         }
         let rosters = read_rosters(opened.iter().map(|opened: &Opened| &opened.site));
@@ -308,8 +308,8 @@ impl Opening {
         electorate: &Electorate,
         access: OpenFor,
     ) -> Result<(Identity, Agreement), PoolError> {
-        for Failed { position, site, is_open, error } in failed {
-            if is_open {
+        for Failed { position, site, open, error } in failed {
+            if open.is_some() {
                 release(&site);
             }
             self.leave_out(position, error)?;
@@ -330,6 +330,7 @@ impl Opening {
         let mut agreement = agree(&found, made).map_err(|apart| self.apart(opened, &apart, made))?;
         if access == OpenFor::Write {
             agreement.put_stale_behind(&found);
+            agreement.put_late_behind();
         }
         if let Err(error) = self.check_enough(&found, &agreement, electorate) {
             let others = [&agreement.behind[..], &agreement.foreign, &agreement.stale].concat();
@@ -445,13 +446,14 @@ impl Format for Opening {
         if failed.is_empty() && too_few.is_ok() {
             return self.made(opened, identity, new.new);
         }
-        let opened = opened.into_iter().map(|Opened { position, site, .. }| (position, site));
-        let open = failed.iter().filter(|failed| failed.is_open);
+        let opened =
+            opened.into_iter().map(|Opened { position, site, replica_uuid, .. }| (position, site, replica_uuid));
+        let failed_open = failed.iter().filter_map(|failed| Some((failed.position, failed.site.clone(), failed.open?)));
         // Without its memory: what is mapped cannot be removed.
-        for (position, site) in opened.chain(open.map(|Failed { position, site, .. }| (*position, site.clone()))) {
+        for (position, site, replica) in opened.chain(failed_open) {
             // What has no name yet goes with its connection.
             if new.new == New::Published {
-                undo_creation(&self.urls[position], &site);
+                undo_creation(&self.urls[position], replica, &site);
             }
         }
         match failed.into_iter().next() {
@@ -578,10 +580,18 @@ fn release(site: &Site) {
     let _ = site.ask(&Request::Close { in_order: false });
 }
 
-/// Removes a replica whose pool was not made.
-pub(super) fn undo_creation(url: &PoolUrl, site: &Site) {
+/// The replica that was opened there, or made.
+pub(super) fn opened_uuid(reply: &Result<Reply, ReplicaError>) -> Option<Uuid> {
+    match reply {
+        Ok(Reply::Opened { replica_uuid, .. }) => Some(*replica_uuid),
+        _ => None,
+    }
+}
+
+/// Removes a replica whose pool was not made. By its identity: as soon as it is closed another writer may make one in its place.
+pub(super) fn undo_creation(url: &PoolUrl, replica: Uuid, site: &Site) {
     release(site);
-    let _ = site.ask(&Request::Remove { name: url.name.clone() });
+    let _ = site.ask(&Request::Remove { name: url.name.clone(), replica: Some(replica) });
 }
 
 pub(super) fn failed(url: &Arc<PoolUrl>, error: ReplicaError) -> PoolError {

@@ -477,7 +477,7 @@ impl PoolOptions {
     /// Removes the pool from every replica, with all its bytes. Stops at the first replica that refuses.
     pub fn remove(&self) -> Result<(), PoolError> {
         self.ask_each(
-            |url| Request::Remove { name: url.name.clone() },
+            |url| Request::Remove { name: url.name.clone(), replica: None },
             |reply| matches!(reply, Reply::Removed).then_some(()),
         )?;
         Ok(())

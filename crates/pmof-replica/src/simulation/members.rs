@@ -251,13 +251,13 @@ impl Session {
         let index = made.of_roster.index;
         let Some(position) = self.admit_new(&made).await else { return false };
         if !self.introduce(position, (index, None, Some(&made.state)), &made.member).await {
-            self.undo_creation(&made.member).await;
+            self.undo_creation(&made).await;
             self.take_out(position).await;
             return false;
         }
         let changed = self.change_members(&Planned::Add(made.of_roster.clone())).await;
         if matches!(changed, Changed::TooFew | Changed::Disturbed | Changed::Ended) {
-            self.undo_creation(&made.member).await;
+            self.undo_creation(&made).await;
             self.take_out(position).await;
             return false;
         }
@@ -311,16 +311,16 @@ impl Session {
             self.give_up();
             return false;
         }
-        let is_removed = matches!(ask(&self.world, member, Message::Remove).await, Some(Answer::Removed));
+        let is_removed = matches!(ask(&self.world, member, Message::Remove(replica.uuid)).await, Some(Answer::Removed));
         if is_removed {
             self.world.borrow_mut().count(Fault::LeftoverTakenAway);
         }
         is_removed
     }
 
-    async fn undo_creation(&self, member: &Rc<Member>) {
-        let _ = ask(&self.world, member, Message::Tell(Request::Close { in_order: false })).await;
-        let _ = ask(&self.world, member, Message::Remove).await;
+    async fn undo_creation(&self, made: &Made) {
+        let _ = ask(&self.world, &made.member, Message::Tell(Request::Close { in_order: false })).await;
+        let _ = ask(&self.world, &made.member, Message::Remove(made.of_roster.replica_uuid)).await;
     }
 
     /// As `Changer::admit`.

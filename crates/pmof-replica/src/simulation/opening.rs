@@ -175,6 +175,7 @@ fn judge(control: Option<Control>, opened: &[Opened], electorate: &Electorate) -
     let found: Vec<_> = found.collect();
     let mut agreement = agree(&found, electorate.count()).ok()?;
     agreement.put_stale_behind(&found);
+    agreement.put_late_behind();
     if control == Some(Control::BehindAsSource) {
         agreement.in_sync.extend(agreement.behind.drain(..).map(|(position, _)| position));
         agreement.source = agreement.in_sync.last().copied()?;

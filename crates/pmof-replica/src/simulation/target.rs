@@ -29,8 +29,8 @@ pub(super) enum Message {
     },
     /// What lies there, whoever has it open.
     Info,
-    /// Removes what nobody has open.
-    Remove,
+    /// Removes this replica, if nobody has it open.
+    Remove(Uuid),
     Tell(Request),
     Keep(Rc<Roster>),
     Write {
@@ -171,7 +171,7 @@ impl Target {
     fn refusal(&self, message: &Message) -> Option<Vec<u8>> {
         let is_refused = match message {
             Message::Open { .. } | Message::Info => self.is_there || !self.version.is_of_file(),
-            Message::Create { .. } | Message::Remove => !self.version.is_of_file(),
+            Message::Create { .. } | Message::Remove(_) => !self.version.is_of_file(),
             _ => false,
         };
         let is_other = self.version != Version::Here;
@@ -263,18 +263,22 @@ impl World {
             Message::Info if target.is_there => {
                 return Some(Answer::Info { replica: Box::new(target.replica()), is_open: target.open_by.is_some() });
             }
-            Message::Remove if target.is_there && target.open_by.is_none_or(|by| by == index) => {
+            Message::Remove(replica)
+                if target.is_there
+                    && target.replica_uuid == *replica
+                    && target.open_by.is_none_or(|by| by == index) =>
+            {
                 (target.is_there, target.open_by, target.version) = (false, None, Version::Here);
                 return Some(Answer::Removed);
             }
-            Message::Info | Message::Remove => return Some(Answer::Refused),
+            Message::Info | Message::Remove(_) => return Some(Answer::Refused),
             _ if target.open_by != Some(index) && self.control != Some(Control::NotFenced) => {
                 return Some(Answer::Refused);
             }
             _ => {}
         }
         match message {
-            Message::Open { .. } | Message::Create { .. } | Message::Info | Message::Remove => None,
+            Message::Open { .. } | Message::Create { .. } | Message::Info | Message::Remove(_) => None,
             Message::Write { .. } if target.is_witness => None,
             Message::Write { page, words } => {
                 target.cache[*page] = *words;

@@ -172,11 +172,11 @@ fn a_lost_member_is_replaced_while_the_pool_is_written() {
     four[1].stop();
     let (old, new) = (four[1].url("orders"), four[3].url("orders"));
     while_written(&pool, || {
-        pool.replace(&old, &new).unwrap();
+        assert!(pool.replace(&old, &new).unwrap());
         wait_whole(&pool, 3);
     });
     assert_equal(&pool, 3);
-    pool.replace(&old, &new).expect("it is done");
+    assert!(!pool.replace(&old, &new).unwrap(), "it is done");
     pool.close().unwrap();
     four[1].restart();
     let pool = options([four[3].url("orders"), four[1].url("orders")]).open().unwrap();
@@ -189,7 +189,7 @@ fn a_lost_member_is_replaced_while_the_pool_is_written() {
 fn a_member_in_sync_is_replaced_when_the_new_one_has_everything() {
     let mut three: [Target; 3] = fixed();
     let pool = options(urls(&three[..2])).create(POOL_BYTES).unwrap();
-    while_written(&pool, || pool.replace("0", &three[2].url("orders")).unwrap());
+    while_written(&pool, || assert!(pool.replace("0", &three[2].url("orders")).unwrap()));
     wait_whole(&pool, 2);
     pool.persist(0, b"here").unwrap();
     drop(pool);

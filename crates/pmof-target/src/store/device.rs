@@ -18,10 +18,11 @@ use std::{
 
 use pmof_control::{HEADER_BYTES, Header, HeaderError, NewPool, OpenFor, PoolInfo, PoolName, PoolState};
 use pmof_mem::{Declaration, Durability, Medium, MemError, Memory};
+use uuid::Uuid;
 
 use super::{
-    FIRST_SEQUENCE, KeptRoster, OpenPool, PoolStore, StoreError, Unpublished, Writer, check_level, new_header, no_file,
-    root, write_state,
+    FIRST_SEQUENCE, KeptRoster, OpenPool, PoolStore, StoreError, Unpublished, Writer, check_level, check_replica,
+    new_header, no_file, root, write_state,
 };
 use crate::holder::holder_of_file;
 
@@ -248,7 +249,12 @@ impl PoolStore {
     }
 
     /// Wipes the header, durably. The device stays, and the user's data stays on it until the next pool is made there.
-    pub(super) fn remove_on(&self, device: &Device, matters_not: fn(&StoreError) -> bool) -> Result<(), StoreError> {
+    pub(super) fn remove_on(
+        &self,
+        device: &Device,
+        replica: Option<Uuid>,
+        matters_not: fn(&StoreError) -> bool,
+    ) -> Result<(), StoreError> {
         let writers = self.writers();
         if let Some(writer) = writers.get(&device.name) {
             return Err(StoreError::Busy { name: device.name.clone(), holder: writer.holder.clone() });
@@ -256,7 +262,7 @@ impl PoolStore {
         let memory = device.map(OpenFor::Write)?;
         device.lock(&memory)?;
         match device.holds(&memory)? {
-            Holds::Pool(_) => {}
+            Holds::Pool(header) => check_replica(&device.name, &header, replica)?,
             Holds::Nothing => return Err(device.not_found()),
             Holds::Unusable(error) => {
                 let error = device.unusable(error);

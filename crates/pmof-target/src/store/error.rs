@@ -41,6 +41,16 @@ pub enum StoreError {
         /// The root.
         root: PathBuf,
     },
+    /// There is a pool of this name, and another replica than the one meant.
+    #[error("pool {name} is replica {found} now, and not {meant}: another was made there since; it was not touched")]
+    OtherReplica {
+        /// Its name.
+        name: PoolName,
+        /// The replica that is there.
+        found: Uuid,
+        /// The replica meant.
+        meant: Uuid,
+    },
     /// There is a pool or another file of this name already.
     #[error("{name} exists already in {}; open it, remove it, or choose another name", root.display())]
     AlreadyExists {
@@ -258,6 +268,7 @@ impl StoreError {
             Self::NotTheEpoch { .. } => 22,
             Self::NotFenceable { .. } => 23,
             Self::Roster { .. } => 24,
+            Self::OtherReplica { .. } => 25,
         }
     }
 }

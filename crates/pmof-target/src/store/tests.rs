@@ -326,7 +326,12 @@ fn removing_takes_closed_pools_only() {
     assert_busy(store.remove(&name("orders")), "the test");
     drop(pool);
     let reader = open(&store, "orders", OpenFor::Read).expect("the pool");
-    store.remove(&name("orders")).expect("readers do not keep it");
+    // Whoever made the one before removes it, late.
+    let (meant, found) = (Uuid::from_u128(1), store.info(&name("orders")).unwrap().header.replica_uuid);
+    let error = store.remove_replica(&name("orders"), meant).unwrap_err();
+    assert!(matches!(error, StoreError::OtherReplica { .. }) && error.to_string().contains("not touched"), "{error}");
+    assert_eq!(store.info(&name("orders")).unwrap().header.replica_uuid, found);
+    store.remove_replica(&name("orders"), found).expect("readers do not keep it");
     assert!(entries(root.path()).is_empty());
     let mut head = [0; 8];
     reader.medium().read(0, &mut head).expect("still mapped");

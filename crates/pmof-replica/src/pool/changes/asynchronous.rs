@@ -57,7 +57,7 @@ impl Changer<'_> {
         let noted = told.and_then(|()| outcome(self.epochs.set_uncounted(of_roster.index, Some(of_roster.clone()))));
         if noted.is_err() && !matches!(noted, Err(ChangeError::Undecided)) {
             drop(member);
-            undo_creation(url, &site);
+            undo_creation(url, of_roster.replica_uuid, &site);
             if is_staged {
                 self.remove_staging(followers, url);
             }

@@ -56,8 +56,8 @@ impl Opening {
         }
         // One that somebody else has open is no less in use because it was not named.
         let (busy, lost): (Vec<_>, Vec<_>) = failed.into_iter().partition(|failed| failed.error.is_busy());
-        for Failed { position, site, is_open, error } in lost {
-            if is_open {
+        for Failed { position, site, open, error } in lost {
+            if open.is_some() {
                 release(&site);
             }
             self.left_out.push((position, Arc::new(error)));

@@ -143,10 +143,12 @@ impl Replicas for NativeReplicas {
         };
         let (access, first_read, was_closed) = self.reading();
         let mut members: Vec<Arc<dyn Member>> = (0..opening.urls.len()).map(absent).collect();
-        for Opened { position, site, reached, is_behind, is_witness, domain, .. } in std::mem::take(&mut self.opened) {
+        for Opened { position, site, reached, replica_uuid, is_behind, is_witness, domain, .. } in
+            std::mem::take(&mut self.opened)
+        {
             let place = place(&opening.urls[position]);
             let standing = if is_behind { Standing::behind(place) } else { Standing::new(place) };
-            let standing = standing.with_failure_domain(domain).of_witness(is_witness);
+            let standing = standing.with_failure_domain(domain).of_witness(is_witness).of_replica(replica_uuid);
             let member = reached.member(standing, site, size_bytes, mirror.as_ref());
             members[position] = member.map_err(|error| failed(&opening.urls[position], error))?;
         }

@@ -39,8 +39,8 @@ impl Opening {
             match check_size((opening.size_bytes, identity.uuid), identity, opening.is_witness) {
                 Ok(()) => opened.push(opening),
                 Err(error) => {
-                    let Opened { position, site, .. } = opening;
-                    failed.push(Failed { position, site, is_open: true, error });
+                    let Opened { position, site, replica_uuid, .. } = opening;
+                    failed.push(Failed { position, site, open: Some(replica_uuid), error });
                 }
             }
         }

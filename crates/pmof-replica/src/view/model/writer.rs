@@ -100,6 +100,7 @@ impl Session {
         let found: Vec<_> = opened.iter().map(|(target, state)| Found { index: *target as u16, state }).collect();
         let mut agreement = agree(&found, made as u16).ok()?;
         agreement.put_stale_behind(&found);
+        agreement.put_late_behind();
         let is_enough = agreement.is_enough(&found, (1 << made) - 1, true);
         if !is_enough && (world.broken != Some(Broken::TooFewVotes) || agreement.in_sync.is_empty()) {
             return None;
