@@ -173,6 +173,7 @@ fn a_target_digests_what_its_disk_has() {
     let remote = RemoteSetOptions::new(url.clone(), name.clone()).target(options.clone());
     let pool = remote.clone().mirror(std::sync::Arc::new(memory)).create(PART_BYTES, Some(&attributes)).unwrap();
     pool.persist_range(FLUSHED..FLUSHED + MIB).unwrap();
+    let cached = Cached::new(&part, LOST, MIB as usize).unwrap();
     disk.fill().unwrap();
     pool.persist_range(LOST..LOST + MIB).unwrap_err();
     drop(pool);
@@ -180,6 +181,7 @@ fn a_target_digests_what_its_disk_has() {
     assert!(has_all(&fs::read(&part).unwrap()));
     let on_disk = ThinDisk::on_disk(&part).unwrap();
     assert!(!has_all(&on_disk));
+    drop(cached);
     let replicas = SshReplicas::new(&options);
     let mut replica = loop {
         match replicas.open_at(&url, &name, 0, OpenFor::Write) {
