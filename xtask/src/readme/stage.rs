@@ -77,7 +77,9 @@ impl Stage {
         bash.env("CARGO_INSTALL_ROOT", home.join(".cargo")).env("CARGO_TARGET_DIR", self.directory.join("target"));
         bash.env("CARGO_TERM_COLOR", "never").env("PMOF_SSH", &self.ssh);
         // The programs of the release profile are built and run by other suites: here it is the commands that count.
-        bash.env("CARGO_PROFILE_RELEASE_LTO", "off").env("CARGO_PROFILE_RELEASE_DEBUG", "0");
+        for (setting, value) in [("LTO", "off"), ("DEBUG", "0"), ("OPT_LEVEL", "0"), ("CODEGEN_UNITS", "16")] {
+            bash.env(format!("CARGO_PROFILE_RELEASE_{setting}"), value);
+        }
         if let Ok(path) = search_path(&self.directory) {
             bash.env("PATH", path);
         }
