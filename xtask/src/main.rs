@@ -51,7 +51,7 @@ enum Chore {
         #[arg(long)]
         quick: bool,
     },
-    /// Run what takes too long for every run of the tests: a thousand kills of members of a pool under load, mutants, the test bed itself
+    /// Run what takes too long for every run of the tests: thousands of kills and power cuts, mutants, further media and devices
     ///
     /// Needs the release build of `cargo xtask capi`.
     Soak,

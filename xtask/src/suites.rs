@@ -268,8 +268,8 @@ const AFTER_TESTS: &[Suite] = &[
     },
     Suite {
         name: "librpmem: libpmemobj",
-        // More are a soak: `cargo xtask rpmem obj` makes 200.
-        command: &["cargo", "xtask", "rpmem", "obj", "--kills", "200"],
+        // A soak makes 200.
+        command: &["cargo", "xtask", "rpmem", "obj", "--kills", "50"],
         counting: Counting::ByTest(Runner::Closing),
         slow: true,
         needs: Need::Files(&[SSHD, LIBPMEMOBJ, LIBPMEMPOOL]),
@@ -300,11 +300,31 @@ const SOAKS: &[Suite] = &[
         ..PLAIN
     },
     Suite {
-        // Where it is broken, the suites in its machines fail too; by its own tests one finds why.
-        name: "vm: the test bed",
-        command: &["cargo", "xtask", "vm", "test", "--only", "guest"],
+        // The test bed's own tests, by which one finds why where all else in its machines fails, and what `vm` leaves out of every run.
+        name: "vm: further media and devices, and the test bed",
+        command: &["cargo", "xtask", "vm", "test", "--soak"],
         counting: Counting::ByTest(Runner::Closing),
         needs: Need::TestBed,
+        ..PLAIN
+    },
+    Suite {
+        name: "vm: 200 power cuts",
+        command: &["cargo", "xtask", "vm", "power-cuts", "--cuts", "200"],
+        needs: Need::TestBed,
+        ..PLAIN
+    },
+    Suite {
+        name: "librpma: every cell of fio over tcp",
+        command: &["cargo", "xtask", "fio", "matrix"],
+        counting: Counting::ByTest(Runner::Closing),
+        needs: Need::TestBed,
+        ..PLAIN
+    },
+    Suite {
+        name: "librpmem: libpmemobj, 200 kills",
+        command: &["cargo", "xtask", "rpmem", "obj", "--kills", "200"],
+        counting: Counting::ByTest(Runner::Closing),
+        needs: Need::Files(&[SSHD, LIBPMEMOBJ, LIBPMEMPOOL]),
         ..PLAIN
     },
     Suite {

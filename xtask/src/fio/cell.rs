@@ -61,7 +61,7 @@ const THREADS: [u32; 4] = [1, 2, 4, 8];
 const MEMORIES: [Memory; 2] = [Memory::Dram, Memory::Medium];
 
 /// How many cells of each engine and access make the sample.
-const SAMPLE_ROWS: usize = 9;
+const SAMPLE_ROWS: usize = 6;
 
 /// Every cell.
 pub(crate) fn matrix() -> Vec<Cell> {

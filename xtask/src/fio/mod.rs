@@ -56,7 +56,7 @@ pub(crate) struct Matrix {
     /// A directory for the servers' files, or a device-DAX; a directory below target/fio otherwise
     #[arg(long, value_name = "PATH")]
     medium: Option<PathBuf>,
-    /// Only some cells, the same each time: about three minutes
+    /// Only some cells, the same each time: about a minute
     #[arg(long)]
     sample: bool,
     /// Only cells whose name has this in it

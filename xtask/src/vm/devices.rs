@@ -1,6 +1,5 @@
-//! The tests that need RDMA devices and persistent memory, run in one machine and, where it matters, in one whose memory
-//! keeps the contents of the CPU's caches: those of the bindings, of the safe layer
-//! above them, and the conformance suite of the access layer on every medium.
+//! The tests that need RDMA devices and persistent memory: those of the bindings, of the safe layer above them, and the conformance
+//! suite of the access layer on every medium and, where it matters, in a machine that keeps the contents of the CPU's caches.
 
 use std::{
     path::{Path, PathBuf},
@@ -64,9 +63,29 @@ const NOT_OF_CUTS: &str = "--skip the_power_";
 /// Tests of the conformance suite that depend on what a region lies on.
 const OF_MEDIA: &str = "verbs::regions verbs::transfers verbs::flushing verbs::completions";
 
+/// Those of them that every run has on a medium after the first one: what a flush promises there, and whose memory it is.
+const OF_FURTHER_MEDIA: &str = "verbs::flushing verbs::regions::the_target verbs::transfers::bytes_arrive";
+
+/// Those that every run has over iWARP: what differs there is how connections begin and end, and what a device can do.
+const OF_IWARP: &str = "verbs::connecting verbs::ending verbs::flushing verbs::transfers verbs_only::over_iwarp";
+
+const DEVDAX: &str = "PMOF_MEDIUM=devdax";
+const FSDAX: &str = "PMOF_MEDIUM=fsdax";
+const TMPFS: &str = "PMOF_MEDIUM=tmpfs";
+
 const MEMCHECK: &str = "valgrind -q --leak-check=full --show-leak-kinds=definite,indirect \
     --errors-for-leak-kinds=definite,indirect --suppressions=/host/bin/memcheck.supp --error-exitcode=9";
 
+/// Without the number of its connections.
+const MEMCHECK_RUN: Run = Run {
+    package: "pmof-verbs",
+    target: "device",
+    under: MEMCHECK,
+    tests: "lifetimes::connections_come_and_go",
+    ..PLAIN
+};
+
+/// All but the conformance suite.
 const RUNS: &[Run] = &[
     Run {
         what: "bindings",
@@ -76,19 +95,7 @@ const RUNS: &[Run] = &[
         ..PLAIN
     },
     Run { what: "safe layer", package: "pmof-verbs", target: "device", ..PLAIN },
-    Run {
-        what: "a thousand connections under memcheck",
-        package: "pmof-verbs",
-        target: "device",
-        environment: "PMOF_VERBS_CYCLES=1000",
-        under: MEMCHECK,
-        tests: "lifetimes::connections_come_and_go",
-        ..PLAIN
-    },
-    Run { what: "conformance, verbs, DRAM", tests: NOT_OF_CUTS, ..PLAIN },
-    Run { what: "conformance, verbs, devdax", environment: "PMOF_MEDIUM=devdax", tests: OF_MEDIA, ..PLAIN },
-    Run { what: "conformance, verbs, fsdax", environment: "PMOF_MEDIUM=fsdax", tests: OF_MEDIA, ..PLAIN },
-    Run { what: "conformance, verbs, tmpfs", environment: "PMOF_MEDIUM=tmpfs", tests: OF_MEDIA, ..PLAIN },
+    Run { what: "a hundred connections under memcheck", environment: "PMOF_VERBS_CYCLES=100", ..MEMCHECK_RUN },
     Run { what: "shm on persistent memory", target: "shm", tests: "persistent_memory", ..PLAIN },
     Run {
         what: "pools of pool sets, verbs",
@@ -139,13 +146,29 @@ const RUNS: &[Run] = &[
         tests: "every_operation_does classic_posting only_what_is_signaled two_connections a_completion_makes lifetimes",
         ..PLAIN
     },
-    // There are no rings.
-    Run { what: "conformance, iWARP", before: IWARP, tests: "verbs:: verbs_only::", ..PLAIN },
 ];
 
-/// Those of the machine that keeps the contents of its caches.
-const RUNS_WITH_CACHES_KEPT: &[Run] =
-    &[Run { what: "conformance, rings, caches kept", tests: "rings:: --skip the_power_", ..PLAIN }];
+/// The conformance suite: whole on one medium of one kind of device, and of each other what is different there.
+const CONFORMANCE: &[Run] = &[
+    Run { what: "verbs, DRAM", tests: NOT_OF_CUTS, ..PLAIN },
+    Run { what: "verbs, devdax", environment: DEVDAX, tests: OF_FURTHER_MEDIA, ..PLAIN },
+    Run { what: "verbs, fsdax", environment: FSDAX, tests: OF_FURTHER_MEDIA, ..PLAIN },
+    Run { what: "verbs, tmpfs", environment: TMPFS, tests: OF_FURTHER_MEDIA, ..PLAIN },
+    // There are no rings.
+    Run { what: "iWARP", before: IWARP, tests: OF_IWARP, ..PLAIN },
+];
+
+/// That of the machine that keeps the contents of its caches.
+const WITH_CACHES_KEPT: &[Run] = &[Run { what: "rings, caches kept", tests: "rings:: --skip the_power_", ..PLAIN }];
+
+/// What every run leaves out.
+const SOAK: &[Run] = &[
+    Run { what: "a thousand connections under memcheck", environment: "PMOF_VERBS_CYCLES=1000", ..MEMCHECK_RUN },
+    Run { what: "verbs, devdax, all of media", environment: DEVDAX, tests: OF_MEDIA, ..PLAIN },
+    Run { what: "verbs, fsdax, all of media", environment: FSDAX, tests: OF_MEDIA, ..PLAIN },
+    Run { what: "verbs, tmpfs, all of media", environment: TMPFS, tests: OF_MEDIA, ..PLAIN },
+    Run { what: "iWARP, all but rings", before: IWARP, tests: "verbs:: verbs_only::", ..PLAIN },
+];
 
 impl Run {
     /// The file's name in the machine: targets of several packages have the same.
@@ -156,27 +179,35 @@ impl Run {
 
 pub(super) fn run(testbed: &Testbed, report: &mut Report) -> Result<()> {
     report.test("every structure is laid out as in the headers of rdma-core", layout(testbed));
-    let mut targets: Vec<_> = RUNS.iter().chain(RUNS_WITH_CACHES_KEPT).map(|run| run.target).collect();
+    // `cargo test --examples` would build the tests of examples.
+    let examples = build(testbed.workspace(), ["build", "--examples"])?;
+    let examples = examples.iter().map(|(_, file)| file).filter(|file| is_example(file));
+    let machine = examples.fold(machine(testbed, "devices: "), |machine, example| machine.bring(example));
+    run_in(testbed, machine, RUNS, report)
+}
+
+/// The conformance suite of the access layer.
+pub(super) fn run_conformance(testbed: &Testbed, report: &mut Report) -> Result<()> {
+    let machine = machine(testbed, "conformance: ");
+    run_in(testbed, machine.clone(), CONFORMANCE, report)?;
+    run_in(testbed, machine.persistence(Persistence::Cpu), WITH_CACHES_KEPT, report)
+}
+
+/// What [`run`] and [`run_conformance`] leave out.
+pub(super) fn run_soak(testbed: &Testbed, report: &mut Report) -> Result<()> {
+    run_in(testbed, machine(testbed, "devices-soak: "), SOAK, report)
+}
+
+fn machine<'a>(testbed: &'a Testbed, prefix: &'static str) -> Machine<'a> {
+    Machine::new(testbed).show_output(prefix).bring(&testbed.workspace().join(SUPPRESSIONS))
+}
+
+fn run_in(testbed: &Testbed, mut machine: Machine, runs: &[Run], report: &mut Report) -> Result<()> {
+    let mut targets: Vec<_> = runs.iter().map(|run| run.target).collect();
     targets.sort_unstable();
     targets.dedup();
     let tests = ["test", "--no-run"].into_iter().chain(targets.iter().flat_map(|target| ["--test", target]));
-    let mut binaries = build(testbed.workspace(), tests)?;
-    // `cargo test --examples` would build the tests of examples.
-    binaries.extend(build(testbed.workspace(), ["build", "--examples"])?);
-    let machine = Machine::new(testbed).show_output("devices: ").bring(&testbed.workspace().join(SUPPRESSIONS));
-    let examples = binaries.iter().map(|(_, file)| file).filter(|file| is_example(file));
-    let with_examples = examples.fold(machine.clone(), |machine, example| machine.bring(example));
-    run_in(testbed, with_examples, &binaries, RUNS, report)?;
-    run_in(testbed, machine.persistence(Persistence::Cpu), &binaries, RUNS_WITH_CACHES_KEPT, report)
-}
-
-fn run_in(
-    testbed: &Testbed,
-    mut machine: Machine,
-    binaries: &[(String, PathBuf)],
-    runs: &[Run],
-    report: &mut Report,
-) -> Result<()> {
+    let binaries = build(testbed.workspace(), tests)?;
     let staged = testbed.run_directory()?;
     for run in runs {
         let file = staged.path().join(run.file_name());
@@ -196,7 +227,7 @@ fn run_in(
     Ok(())
 }
 
-/// Counts what one run of several in a machine printed, and how it exited.
+/// Counts what one run of several in a machine printed, how it exited, and how long it took there.
 pub(super) fn report_part(report: &mut Report, what: &str, part: &str, runner: Runner, finished: &Finished) {
     let mut counts = Counts::default();
     part.lines().filter_map(|line| runner.counts_of_line(line)).for_each(|found| counts += found);
@@ -208,14 +239,24 @@ pub(super) fn report_part(report: &mut Report, what: &str, part: &str, runner: R
         Some(status) => Err(anyhow::anyhow!("it exited with {status}; see above")),
         None => Err(anyhow::anyhow!("it did not end: {}", finished.explain())),
     };
-    report.counted(what, counts, outcome);
+    let seconds = part.lines().find_map(|line| line.strip_prefix(SECONDS_MARK)?.parse().ok());
+    report.counted(what, counts, seconds, outcome);
 }
 
 const SUPPRESSIONS: &str = "crates/pmof-verbs/tests/memcheck.supp";
 
-/// Come before each run's output and before its exit status.
-pub(super) const START_MARK: &str = "==== ";
-pub(super) const EXIT_MARK: &str = "---- exit ";
+const START_MARK: &str = "==== ";
+const EXIT_MARK: &str = "---- exit ";
+const SECONDS_MARK: &str = "---- seconds ";
+
+/// The shell's commands for one run of several in a machine, between the marks that [`report_part`] reads. The name is without an
+/// apostrophe.
+pub(super) fn script_of_part(what: &str, commands: &str) -> String {
+    debug_assert!(!what.contains('\''), "{what}");
+    format!(
+        "echo '{START_MARK}{what}'; SECONDS=0\n({commands}) 2>&1\necho '{EXIT_MARK}'$?; echo \"{SECONDS_MARK}$SECONDS\"\n"
+    )
+}
 
 /// The built conformance suite over verbs.
 pub(super) fn conformance(testbed: &Testbed) -> Result<PathBuf> {
@@ -232,11 +273,8 @@ fn script(runs: &[Run]) -> String {
         let file = run.file_name();
         // A checker does not look for its program on the search path.
         let program = if under.is_empty() { file } else { format!("/host/bin/{file}") };
-        format!(
-            "echo '{START_MARK}{what}'\n\
-             ({before} {environment} timeout -s KILL 600 {under} {program} --test-threads=1 --show-output {tests}) 2>&1\n\
-             echo '{EXIT_MARK}'$?\n"
-        )
+        let command = format!("timeout -s KILL 600 {under} {program} --test-threads=1 --show-output {tests}");
+        script_of_part(what, &format!("{before} {environment} {command}"))
     };
     runs.iter().map(part).collect()
 }

@@ -1,12 +1,12 @@
 //! Programs for librpma over verbs, with our library and with Debian's: what both do alike is what the judges expect; and with one
 //! of them on either side, since both speak the same over the wire.
 
-use std::{fs, path::Path, time::Duration};
+use std::{fs, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 
 use super::{
-    devices::{EXIT_MARK, START_MARK, parts, report_part},
+    devices::{parts, report_part, script_of_part},
     librpma::Fio,
     machine::Machine,
     report::Report,
@@ -31,81 +31,89 @@ const CELLS: &str = "4096 B, depth 8, 1 threads";
 /// Those of two libraries: writes of all four engines.
 const CELLS_OF_TWO: &str = " write 4096 B, depth 8, 1 threads";
 
-/// Connections that one process has at once; and of Debian's library, whose time for as many is told beside ours.
-const CONNECTIONS: u32 = 1000;
+/// Connections that one process has at once, in every run and in the soak; and of Debian's library, whose time for as many is told
+/// beside ours.
+const CONNECTIONS: u32 = 200;
+const SOAK_CONNECTIONS: u32 = 1000;
 const TIMED_CONNECTIONS: u32 = 256;
 
 pub(super) fn run(testbed: &Testbed, report: &mut Report) -> Result<()> {
-    let staged = testbed.run_directory()?;
-    let program = testbed.build_rpma_check(staged.path())?;
-    let reference = testbed.librpma_reference()?;
-    let checks = [
-        check("Debian 13: each function", "--reference --pmem $PMOF_DEVDAX $PMOF_WIRE_B"),
-        check("Debian 13: each function, IPv6", "--reference --pmem $PMOF_DEVDAX $PMOF_IPV6"),
-    ];
-    run_in(testbed, Machine::new(testbed).bring(&program), &reference, &checks, report)?;
+    run_in(testbed, &every(), report)
+}
 
-    let ours = fs::canonicalize(capi::build()?).context("finding the drop-in librpma")?;
-    let fio = testbed.fio()?;
-    let machine = with_fio(Machine::new(testbed).bring(&program), &fio)?;
-    let checks = [
+/// What every run leaves out.
+pub(super) fn run_soak(testbed: &Testbed, report: &mut Report) -> Result<()> {
+    run_in(testbed, &soak(), report)
+}
+
+fn every() -> Vec<Run> {
+    let mut runs = vec![
+        of_debian("Debian 13: each function", "--reference --pmem $PMOF_DEVDAX $PMOF_WIRE_B"),
         check("ours: each function", "--pmem $PMOF_DEVDAX $PMOF_WIRE_B"),
-        check("ours: each function, IPv6", "--pmem $PMOF_DEVDAX $PMOF_IPV6"),
+        Run {
+            what: "ours: connecting and flushing, IPv6".to_owned(),
+            script:
+                "rpma-check --only connecting $PMOF_IPV6 && rpma-check --only flushing --pmem $PMOF_DEVDAX $PMOF_IPV6"
+                    .to_owned(),
+        },
         Run {
             what: "ours, connections of pmof: each function".to_owned(),
             script: "PMOF_WIRE=pmof rpma-check --pmem $PMOF_DEVDAX $PMOF_WIRE_B".to_owned(),
         },
-        Run {
-            what: "ours: engines of fio".to_owned(),
-            script: format!(
-                "cd /run && xtask fio matrix --fio /host/bin/fio --library /host/bin --transport verbs \
-                 --address $PMOF_WIRE_B --medium $PMOF_DEVDAX --only '{CELLS}'"
-            ),
-        },
+        engines("ours", "ours", CELLS),
     ];
-    run_in(testbed, machine, &ours, &checks, report)?;
-
-    let mut machine = with_fio(Machine::new(testbed).bring(&program), &fio)?;
-    for (library, from) in [("debian", reference), ("debian12", testbed.librpma_of_host_release()?)] {
-        let file = staged.path().join(format!("librpma-{library}.so.0"));
-        fs::copy(from.join("librpma.so.0"), &file).context("copying Debian's librpma")?;
-        machine = machine.bring(&file);
+    for libraries in [("debian", "ours"), ("ours", "debian")] {
+        runs.extend(two_ends(libraries, "device-DAX", "--pmem $PMOF_DEVDAX"));
     }
-    run_in(testbed, machine, &ours, &mixed(), report)
+    // fio's clients register ordinary memory for persistent flushes, which librpma 1.3 passes on to a device that refuses it.
+    runs.push(engines("debian", "ours", CELLS_OF_TWO));
+    runs.push(engines("ours", "debian12", CELLS_OF_TWO));
+    runs.extend(many_connections("ours", CONNECTIONS));
+    runs
+}
+
+fn soak() -> Vec<Run> {
+    let mut runs = vec![
+        of_debian("Debian 13: each function, IPv6", "--reference --pmem $PMOF_DEVDAX $PMOF_IPV6"),
+        check("ours: each function, IPv6", "--pmem $PMOF_DEVDAX $PMOF_IPV6"),
+    ];
+    for libraries in [("debian", "ours"), ("ours", "debian")] {
+        runs.extend(two_ends(libraries, "DRAM", ""));
+    }
+    for (medium, pmem) in [("DRAM", ""), ("device-DAX", "--pmem $PMOF_DEVDAX")] {
+        runs.extend(two_ends(("ours", "ours"), medium, pmem));
+    }
+    runs.extend(many_connections("debian", TIMED_CONNECTIONS));
+    runs.extend(many_connections("ours", SOAK_CONNECTIONS));
+    runs
 }
 
 fn check(what: &str, arguments: &str) -> Run {
     Run { what: what.to_owned(), script: format!("rpma-check {arguments}") }
 }
 
-/// Each library, and what fio needs beside it.
+fn of_debian(what: &str, arguments: &str) -> Run {
+    Run { what: what.to_owned(), script: format!("LD_LIBRARY_PATH=/run/debian rpma-check {arguments}") }
+}
+
+/// Engines of fio, a library on either side.
+fn engines(server: &str, client: &str, cells: &str) -> Run {
+    Run {
+        what: format!("server {server}, client {client}: engines of fio"),
+        script: format!(
+            "cd /run && xtask fio matrix --fio /host/bin/fio --library /run/{client} --server-library /run/{server} \
+             --transport verbs --address $PMOF_WIRE_B --medium $PMOF_DEVDAX --only '{cells}'"
+        ),
+    }
+}
+
+fn many_connections(library: &str, count: u32) -> [Run; 2] {
+    two_ends((library, library), &format!("{count} connections"), &format!("--many {count}"))
+}
+
+/// Each library in a directory of its own, and what fio needs beside it.
 const DIRECTORIES: &str = "for library in ours debian debian12; do mkdir -p /run/$library; cp /host/bin/*.so* /run/$library/; done; \
      for library in debian debian12; do cp /host/bin/librpma-$library.so.0 /run/$library/librpma.so.0; done";
-
-/// Server and client, each with a library of its own.
-fn mixed() -> Vec<Run> {
-    let mut runs = Vec::new();
-    for libraries in [("debian", "ours"), ("ours", "debian"), ("ours", "ours")] {
-        for (medium, pmem) in [("DRAM", ""), ("device-DAX", "--pmem $PMOF_DEVDAX")] {
-            runs.extend(two_ends(libraries, medium, pmem));
-        }
-    }
-    // fio's clients register ordinary memory for persistent flushes, which librpma 1.3 passes on to a device that refuses it.
-    for (server, client) in [("debian", "ours"), ("ours", "debian12")] {
-        runs.push(Run {
-            what: format!("server {server}, client {client}: engines of fio"),
-            script: format!(
-                "{DIRECTORIES}; cd /run && xtask fio matrix --fio /host/bin/fio --library /run/{client} \
-                 --server-library /run/{server} --transport verbs --address $PMOF_WIRE_B --medium $PMOF_DEVDAX --only '{CELLS_OF_TWO}'"
-            ),
-        });
-    }
-    for libraries in [("debian", "debian"), ("ours", "ours")] {
-        let count = if libraries.0 == "ours" { CONNECTIONS } else { TIMED_CONNECTIONS };
-        runs.extend(two_ends(libraries, &format!("{count} connections"), &format!("--many {count}")));
-    }
-    runs
-}
 
 /// The client, and then what the server said.
 fn two_ends((server, client): (&str, &str), of: &str, options: &str) -> [Run; 2] {
@@ -117,9 +125,7 @@ fn two_ends((server, client): (&str, &str), of: &str, options: &str) -> [Run; 2]
     [
         Run {
             what: format!("{what}: the client"),
-            script: format!(
-                "{DIRECTORIES}; ({serve} >/run/server.log 2>&1; echo $? >/run/server.exit) & sleep 0.5; {connect}"
-            ),
+            script: format!("({serve} >/run/server.log 2>&1; echo $? >/run/server.exit) & sleep 0.5; {connect}"),
         },
         Run {
             what: format!("{what}: the server"),
@@ -137,23 +143,29 @@ fn with_fio<'a>(machine: Machine<'a>, fio: &Fio) -> Result<Machine<'a>> {
     Ok(brought.fold(machine, |machine, file| machine.bring(&file)))
 }
 
-/// Runs all in one machine with the library of that directory.
-fn run_in(testbed: &Testbed, machine: Machine, library: &Path, runs: &[Run], report: &mut Report) -> Result<()> {
-    // What is brought is a file of this name, not a link to it.
+/// Runs all in one machine that has every library.
+fn run_in(testbed: &Testbed, runs: &[Run], report: &mut Report) -> Result<()> {
     let staged = testbed.run_directory()?;
-    let file = staged.path().join("librpma.so.0");
-    fs::copy(library.join("librpma.so.0"), &file).with_context(|| format!("copying from {}", library.display()))?;
+    let ours = fs::canonicalize(capi::build()?).context("finding the drop-in librpma")?;
+    let libraries = [
+        ("librpma.so.0", ours),
+        ("librpma-debian.so.0", testbed.librpma_reference()?),
+        ("librpma-debian12.so.0", testbed.librpma_of_host_release()?),
+    ];
+    let program = testbed.build_rpma_check(staged.path())?;
+    let mut machine = with_fio(Machine::new(testbed).bring(&program), &testbed.fio()?)?;
+    for (name, directory) in libraries {
+        // What is brought is a file of this name, not a link to it.
+        let file = staged.path().join(name);
+        fs::copy(directory.join("librpma.so.0"), &file)
+            .with_context(|| format!("copying from {}", directory.display()))?;
+        machine = machine.bring(&file);
+    }
     let part = |run: &Run| {
-        let Run { what, script } = run;
-        debug_assert!(!what.contains('\''), "{what}");
-        format!(
-            "echo '{START_MARK}{what}'\n\
-             (export LD_LIBRARY_PATH=/host/bin PMOF_TRANSPORT=verbs; {script}) 2>&1\n\
-             echo '{EXIT_MARK}'$?\n"
-        )
+        script_of_part(&run.what, &format!("export LD_LIBRARY_PATH=/host/bin PMOF_TRANSPORT=verbs; {}", run.script))
     };
     let script: String = runs.iter().map(part).collect();
-    let finished = machine.bring(&file).command(script).start()?.wait(TIMEOUT)?;
+    let finished = machine.command(format!("{DIRECTORIES}\n{script}")).start()?.wait(TIMEOUT)?;
     let text = finished.text();
     for (run, part) in runs.iter().zip(parts(&text)) {
         for line in part.lines().filter(|line| is_failure(line)) {

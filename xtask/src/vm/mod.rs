@@ -91,6 +91,9 @@ pub(crate) enum Vm {
         /// Only the suite with this name
         #[arg(long, value_name = "NAME")]
         only: Option<String>,
+        /// The suites that are left out otherwise, and none of the others
+        #[arg(long, conflicts_with = "only")]
+        soak: bool,
         /// Print the names of the suites and end
         #[arg(long)]
         list: bool,
@@ -142,7 +145,14 @@ impl Vm {
             Self::PowerCuts { cuts, seed, only } => power_cuts::many(&testbed, cuts, seed, &only),
             Self::Bench(bench) => bench.run(&testbed),
             Self::FioBench(bench) => bench.run(&testbed),
-            Self::Test { only, list } => suites::run(&testbed, only.as_deref(), list),
+            Self::Test { only, soak, list } => {
+                let choice = match &only {
+                    Some(name) => suites::Choice::Only(name),
+                    None if soak => suites::Choice::Soaks,
+                    None => suites::Choice::Every,
+                };
+                suites::run(&testbed, choice, list)
+            }
         }
     }
 }

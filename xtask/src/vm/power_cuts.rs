@@ -3,7 +3,7 @@
 //!
 //! Targets, writer and wire are all in the machine that is cut.
 
-use std::{panic::resume_unwind, process::ExitCode, thread, time::Instant};
+use std::{process::ExitCode, time::Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use cache_model::{CutAfter, Locked};
@@ -47,14 +47,14 @@ const LOADS: [Load; 18] = [
     Load { locked: Locked::Nothing, ..Load::durable(Program::Pool, Way::Tcp, DEVDAX) },
     Load::durable(Program::Lagging, Way::Tcp, ALL_PLACES),
     Load::durable(Program::Lanes, Way::VerbsNative, DEVDAX),
-    Load::durable(Program::Lanes, Way::Tcp, FILE),
     Load::durable(Program::Rpma, Way::VerbsNative, DEVDAX),
-    Load::durable(Program::Rpma, Way::Tcp, DEVDAX),
     operations(FILE_TWICE, FLUSH),
     Load::durable(Program::Set, Way::VerbsNative, OF_SET),
     Load { moment: FLUSH, ..Load::durable(Program::Sync, Way::Tcp, FILE) },
     Load::durable(Program::Rpmem, Way::Tcp, FILE),
     // Here the suite ends.
+    Load::durable(Program::Lanes, Way::Tcp, FILE),
+    Load::durable(Program::Rpma, Way::Tcp, DEVDAX),
     operations(FILE_TWICE, WRITE),
     operations(DEVDAX, WRITE_BACK),
     operations(FSDAX, FENCE),
@@ -64,7 +64,7 @@ const LOADS: [Load; 18] = [
     Load::durable(Program::Lanes, Way::Verbs, FSDAX),
     Load::durable(Program::Rpmem, Way::VerbsNative, DEVDAX),
 ];
-const OF_SUITE: usize = 10;
+const OF_SUITE: usize = 8;
 
 const FILE_TWICE: &[Place] = &[Place::File, Place::File];
 const FLUSH: Moment = Moment::Disk(CutBefore::Flush(0));
@@ -128,24 +128,11 @@ const CONTROLS: &[(&str, Load)] = &[
 const DEVDAX_VERBS: Load = Load::durable(Program::Pool, Way::VerbsNative, DEVDAX);
 const FILE_TCP: Load = Load::durable(Program::Pool, Way::Tcp, FILE);
 
-/// The suite: each combination once, and the controls, in a row of boots of their own beside the first: a machine has one
-/// processor until its devices are there, and waits most of the time.
+/// Loads that must survive: each combination once.
 pub(super) fn run(testbed: &Testbed, report: &mut Report) -> Result<()> {
     let tools = Tools::build(testbed)?;
-    let mut of_controls = report.beside();
-    let (kept, lost) = thread::scope(|scope| {
-        let controls = scope.spawn(|| run_controls(&tools, &mut of_controls));
-        let kept = run_loads(&tools, report);
-        (kept, controls.join().unwrap_or_else(|panic| resume_unwind(panic)))
-    });
-    report.add(&of_controls);
-    kept.and(lost)
-}
-
-/// Loads that must survive.
-fn run_loads(tools: &Tools<'_>, report: &mut Report) -> Result<()> {
     let mut random = Random(SUITE_SEED);
-    let mut series = Series::new(tools)?;
+    let mut series = Series::new(&tools)?;
     let mut last: Option<String> = None;
     for (turn, load) in (0..).zip(pools(ALL_PLACES).into_iter().chain(LOADS[..OF_SUITE].iter().copied())) {
         let survivors = Survivors::of_turn(turn, random.next());
@@ -159,9 +146,10 @@ fn run_loads(tools: &Tools<'_>, report: &mut Report) -> Result<()> {
 }
 
 /// Loads that must lose.
-fn run_controls(tools: &Tools<'_>, report: &mut Report) -> Result<()> {
+pub(super) fn run_controls(testbed: &Testbed, report: &mut Report) -> Result<()> {
+    let tools = Tools::build(testbed)?;
     let mut random = Random(SUITE_SEED);
-    let mut series = Series::new(tools)?;
+    let mut series = Series::new(&tools)?;
     let mut last = None;
     for (name, load) in CONTROLS {
         let verdict =

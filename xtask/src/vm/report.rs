@@ -23,15 +23,6 @@ impl Report {
         self.counts
     }
 
-    /// One for tests that run beside those of this one, which [`Self::add`] takes in at their end.
-    pub(super) fn beside(&self) -> Self {
-        Self::new(self.suite)
-    }
-
-    pub(super) fn add(&mut self, other: &Self) {
-        self.counts += other.counts;
-    }
-
     /// Counts one test; the outcome is its failure's reason. Its time is that since the test before.
     pub(super) fn test(&mut self, name: &str, outcome: Result<()>) {
         let seconds = self.last.elapsed().as_secs_f64();
@@ -48,9 +39,10 @@ impl Report {
         }
     }
 
-    /// Counts the tests of one program that counts for itself; one failure at least where the program failed.
-    pub(super) fn counted(&mut self, name: &str, counts: Counts, outcome: Result<()>) {
-        let seconds = self.last.elapsed().as_secs_f64();
+    /// Counts the tests of one program that counts for itself; one failure at least where the program failed. Its time is the given one,
+    /// or else that since the test before.
+    pub(super) fn counted(&mut self, name: &str, counts: Counts, seconds: Option<f64>, outcome: Result<()>) {
+        let seconds = seconds.unwrap_or_else(|| self.last.elapsed().as_secs_f64());
         self.last = Instant::now();
         self.counts += counts;
         match outcome {

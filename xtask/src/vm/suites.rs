@@ -15,97 +15,121 @@ use crate::counts::Counts;
 struct Suite {
     name: &'static str,
     about: &'static str,
-    /// Left out unless it is named: what takes too long for every run.
+    /// Left out of every run: what takes too long, or repeats on a further medium or device what another suite has shown.
     is_soak: bool,
-    /// No other suite runs beside it: it runs two machines at once itself, or what it tests has limits of time.
-    is_alone: bool,
     run: fn(&Testbed, &mut Report) -> Result<()>,
 }
 
-/// All suites, in the order in which they begin.
+/// All suites, in the order in which they begin: the longest first, so that none is left running by itself for long.
 const SUITES: &[Suite] = &[
     Suite {
-        name: "guest",
-        about: "the test bed itself: devices, media, exit codes, power cuts",
-        is_soak: true,
-        is_alone: false,
-        run: guest_suite::run,
+        name: "conformance",
+        about: "the conformance suite of the access layer over verbs, on every medium and kind of device",
+        is_soak: false,
+        run: devices::run_conformance,
+    },
+    Suite {
+        name: "power-cuts",
+        about: "power cuts in replicated write loads: every combination once",
+        is_soak: false,
+        run: power_cuts::run,
+    },
+    Suite {
+        name: "power-cut-controls",
+        about: "power cuts in loads that must lose",
+        is_soak: false,
+        run: power_cuts::run_controls,
     },
     Suite {
         name: "devices",
-        about: "RDMA and persistent memory: the bindings, the safe layer, the conformance suite on every medium",
+        about: "RDMA and persistent memory: the bindings, the safe layer, pools and examples",
         is_soak: false,
-        is_alone: true,
         run: devices::run,
-    },
-    Suite {
-        name: "referees",
-        about: "the cache model, the lossy disk and the instruction counter",
-        is_soak: false,
-        is_alone: false,
-        run: referees::run,
-    },
-    Suite {
-        name: "pools",
-        about: "pools over verbs: receipts, refusals, the demo, CXL memory, no rdma-core",
-        is_soak: false,
-        is_alone: false,
-        run: pools::run,
-    },
-    Suite {
-        name: "media-short",
-        about: "the doctor on eight stacks of media built live: disks, device-mapper, LUKS, LVM, DAX",
-        is_soak: false,
-        is_alone: false,
-        run: media::selection,
-    },
-    Suite {
-        name: "media",
-        about: "the doctor on every stack of media, beside the flushes that come through to their disks",
-        is_soak: true,
-        is_alone: false,
-        run: media::all,
     },
     Suite {
         name: "librpma",
         about: "the drop-in librpma over verbs, and Debian's own: each function, fio's engines",
         is_soak: false,
-        is_alone: false,
         run: librpma_suite::run,
     },
     Suite {
-        name: "power-cuts",
-        about: "power cuts in replicated write loads: every combination once, and loads that must lose",
+        name: "pools",
+        about: "pools over verbs: receipts, refusals, the demo, CXL memory, no rdma-core",
         is_soak: false,
-        is_alone: true,
-        run: power_cuts::run,
+        run: pools::run,
     },
+    Suite { name: "referees", about: "the cache model and the lossy disk", is_soak: false, run: referees::run },
     Suite {
         name: "ring-cuts",
         about: "power cuts in appends to a ring in persistent memory, whose target's program does nothing",
         is_soak: false,
-        is_alone: false,
         run: ring_cuts::run,
+    },
+    Suite {
+        name: "media-short",
+        about: "the doctor on eight stacks of media built live: disks, device-mapper, LUKS, LVM, DAX",
+        is_soak: false,
+        run: media::selection,
+    },
+    Suite {
+        name: "guest",
+        about: "the test bed itself: devices, media, exit codes, power cuts",
+        is_soak: true,
+        run: guest_suite::run,
+    },
+    Suite {
+        name: "devices-soak",
+        about: "all of the conformance suite on further media and over iWARP, a thousand connections under memcheck",
+        is_soak: true,
+        run: devices::run_soak,
+    },
+    Suite {
+        name: "librpma-soak",
+        about: "each function over IPv6, servers and clients in further combinations, a thousand connections",
+        is_soak: true,
+        run: librpma_suite::run_soak,
+    },
+    Suite {
+        name: "referees-soak",
+        about: "what no other suite relies on: further cuts of the cache model, inbound=memory, the instruction counter",
+        is_soak: true,
+        run: referees::run_soak,
+    },
+    Suite {
+        name: "media",
+        about: "the doctor on every stack of media, beside the flushes that come through to their disks",
+        is_soak: true,
+        run: media::all,
     },
 ];
 
-/// Runs all suites or one; the last line printed is that of the counts.
-pub(super) fn run(testbed: &Testbed, only: Option<&str>, list: bool) -> Result<ExitCode> {
+/// Which of them are to run.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Choice<'a> {
+    Every,
+    Soaks,
+    Only(&'a str),
+}
+
+/// Runs the chosen ones; the last line printed is that of the counts.
+pub(super) fn run(testbed: &Testbed, choice: Choice<'_>, list: bool) -> Result<ExitCode> {
     if list {
         for suite in SUITES {
-            let soak = if suite.is_soak { " (by its name only)" } else { "" };
+            let soak = if suite.is_soak { " (soak)" } else { "" };
             println!("{}: {}{soak}", suite.name, suite.about);
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let chosen: Vec<_> = SUITES.iter().filter(|suite| only.map_or(!suite.is_soak, |name| name == suite.name)).collect();
+    let is_chosen = |suite: &&Suite| match choice {
+        Choice::Every => !suite.is_soak,
+        Choice::Soaks => suite.is_soak,
+        Choice::Only(name) => name == suite.name,
+    };
+    let chosen: Vec<_> = SUITES.iter().filter(is_chosen).collect();
     let names: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
-    ensure!(!chosen.is_empty(), "no suite {}; there are: {}", only.unwrap_or_default(), names.join(", "));
-    let (alone, others): (Vec<_>, Vec<_>) = chosen.into_iter().partition(|suite| suite.is_alone);
-    let mut outcomes = two_at_once(&others, |suite| suite.run(testbed));
-    outcomes.extend(alone.into_iter().map(|suite| suite.run(testbed)));
+    ensure!(!chosen.is_empty(), "no such suite: {choice:?}; there are: {}", names.join(", "));
     let (mut total, mut lines) = (Counts::default(), Vec::new());
-    for (counts, line) in outcomes {
+    for (counts, line) in two_at_once(&chosen, |suite| suite.run(testbed)) {
         lines.push(line);
         total += counts;
     }
