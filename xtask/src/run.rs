@@ -5,18 +5,23 @@ use std::{
     env,
     fs::{self, File},
     io::{self, Read, Write},
+    panic::resume_unwind,
     path::Path,
-    process::{self, Command, ExitCode, ExitStatus, Stdio},
+    process::{self, Child, Command, ExitCode, ExitStatus, Stdio},
+    thread,
     time::Instant,
 };
 
 use anyhow::{Context as _, Result};
-use rustix::pipe::PipeFlags;
+use rustix::{
+    pipe::PipeFlags,
+    process::{Pid, WaitId, WaitIdOptions, waitid},
+};
 
 use crate::{
     counts::{Counts, Runner},
     skips::Skips,
-    suites::{Counting, Suite, program_file},
+    suites::{Counting, Row, Suite, program_file},
 };
 
 /// Runs suites from the root of the workspace; prints the closing lines.
@@ -24,15 +29,51 @@ pub(crate) fn run_all(suites: &[Suite], quick: bool) -> Result<ExitCode> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace's root")?;
     env::set_current_dir(root).with_context(|| format!("changing to {}", root.display()))?;
     let skips_fail = env::var_os("CI").is_some_and(|value| value == "true");
-    let (mut outcomes, mut times) = (Vec::new(), Vec::new());
-    for suite in suites {
-        let before = Spent::now()?;
-        outcomes.push((suite.name, run_or_skip(suite, quick)?));
-        times.push((suite.name, before.until_now()?));
-    }
+    let start = Instant::now();
+    let done = run_in_order(suites, |suite| {
+        if suite.row.is_none() {
+            return run_or_skip(suite, quick, &mut io::stdout());
+        }
+        // What runs beside it writes too.
+        let mut output = Vec::new();
+        let outcome = run_or_skip(suite, quick, &mut output);
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(&output)?;
+        stdout.flush()?;
+        outcome
+    });
+    let done = done.into_iter().collect::<Result<Vec<_>>>()?;
+    let outcomes: Vec<_> =
+        suites.iter().zip(&done).map(|(suite, (outcome, _))| (suite.name, outcome.clone())).collect();
+    let times: Vec<_> = suites.iter().zip(&done).map(|(suite, (_, taken))| (suite.name, *taken)).collect();
     let (report, total) = sum_up(&outcomes, skips_fail);
-    println!("\n{}\n\n{report}", table_of_times(&times));
+    println!("\n{}\n\n{report}", table_of_times(&times, start.elapsed().as_secs_f64()));
     Ok(if total.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// Runs one suite after the other, and two rows of them beside each other where they follow each other and each is in a row. The outcomes
+/// are in the order of the suites.
+fn run_in_order<O: Send>(suites: &[Suite], run: impl Fn(&Suite) -> O + Sync) -> Vec<O> {
+    let mut outcomes = Vec::new();
+    for group in suites.chunk_by(|one, next| one.row.is_some() && next.row.is_some()) {
+        if group[0].row.is_none() {
+            outcomes.extend(group.iter().map(&run));
+            continue;
+        }
+        let of_row = |row: Row| {
+            let suites = group.iter().enumerate().filter(move |(_, suite)| suite.row == Some(row));
+            suites.map(|(at, suite)| (at, run(suite))).collect::<Vec<_>>()
+        };
+        let mut of_group = thread::scope(|scope| {
+            let other = scope.spawn(|| of_row(Row::Second));
+            let mut outcomes = of_row(Row::First);
+            outcomes.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
+            outcomes
+        });
+        of_group.sort_by_key(|(at, _)| *at);
+        outcomes.extend(of_group.into_iter().map(|(_, outcome)| outcome));
+    }
+    outcomes
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,53 +83,40 @@ enum Outcome {
 }
 
 /// What a suite took.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Taken {
     seconds: f64,
-    /// Of all processors together, for the suite's processes that have ended.
+    /// Of all processors together, for the suite's process and those below it that have ended.
     processor_seconds: f64,
 }
 
-/// A point in time, and in the processor time of all children that have ended.
-struct Spent {
-    at: Instant,
-    processor_seconds: f64,
+/// Waits until the child has ended; the processor time of it and of its own children.
+fn processor_seconds(child: &Child) -> Result<f64> {
+    let process = Pid::from_child(child);
+    // Left to be waited for, so that its times can still be read.
+    waitid(WaitId::Pid(process), WaitIdOptions::EXITED | WaitIdOptions::NOWAIT)?;
+    let stat = fs::read_to_string(format!("/proc/{}/stat", process.as_raw_nonzero()))?;
+    let ticks = ticks(&stat).context("no processor time in /proc/PID/stat")?;
+    Ok(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
 }
 
-impl Spent {
-    fn now() -> Result<Self> {
-        let stat = fs::read_to_string("/proc/self/stat").context("reading /proc/self/stat")?;
-        let ticks = ticks_of_children(&stat).context("no processor time of children in /proc/self/stat")?;
-        let a_second = rustix::param::clock_ticks_per_second() as f64;
-        Ok(Self { at: Instant::now(), processor_seconds: ticks as f64 / a_second })
-    }
-
-    fn until_now(&self) -> Result<Taken> {
-        let now = Self::now()?;
-        Ok(Taken {
-            seconds: (now.at - self.at).as_secs_f64(),
-            processor_seconds: now.processor_seconds - self.processor_seconds,
-        })
-    }
-}
-
-/// cutime and cstime, fields 16 and 17 of `proc_pid_stat(5)`; the name before them may hold blanks and parentheses.
-fn ticks_of_children(stat: &str) -> Option<u64> {
+/// utime, stime, cutime and cstime, fields 14 to 17 of `proc_pid_stat(5)`; the name before them may hold blanks and parentheses.
+fn ticks(stat: &str) -> Option<u64> {
     let (_, after_name) = stat.rsplit_once(')')?;
-    let mut fields = after_name.split_whitespace().skip(13);
-    let mut next = || fields.next()?.parse::<u64>().ok();
-    Some(next()? + next()?)
+    let mut fields = after_name.split_whitespace().skip(11);
+    (0..4).map(|_| fields.next()?.parse::<u64>().ok()).sum()
 }
 
-/// The suites by the time they took, the longest first; those of less than a second are summed up.
-fn table_of_times(times: &[(&str, Taken)]) -> String {
+/// The suites by the time they took, the longest first; those of less than a second are summed up. Of suites beside each other the sum is
+/// more than the time of all.
+fn table_of_times(times: &[(&str, Taken)], seconds_of_all: f64) -> String {
     let mut sorted: Vec<_> = times.iter().filter(|(_, taken)| taken.seconds >= 1.0).collect();
     sorted.sort_by(|(_, one), (_, other)| other.seconds.total_cmp(&one.seconds));
     let mut lines = vec![format!("{:>9} {:>11}  suite", "elapsed s", "processor s")];
     let line = |name: &str, taken: Taken| format!("{:>9.0} {:>11.0}  {name}", taken.seconds, taken.processor_seconds);
     lines.extend(sorted.iter().map(|(name, taken)| line(name, *taken)));
-    let sum = |of: fn(&Taken) -> f64| times.iter().map(|(_, taken)| of(taken)).sum();
-    let total = Taken { seconds: sum(|taken| taken.seconds), processor_seconds: sum(|taken| taken.processor_seconds) };
+    let processor_seconds = times.iter().map(|(_, taken)| taken.processor_seconds).sum();
+    let total = Taken { seconds: seconds_of_all, processor_seconds };
     lines.push(line("all", total));
     lines.join("\n")
 }
@@ -135,19 +163,20 @@ fn sum_up(outcomes: &[(&str, Outcome)], skips_fail: bool) -> (String, Counts) {
     (lines.join("\n"), total)
 }
 
-fn run_or_skip(suite: &Suite, quick: bool) -> Result<Outcome> {
+fn run_or_skip(suite: &Suite, quick: bool, to: &mut impl Write) -> Result<(Outcome, Taken)> {
     if let Some(reason) = suite.reason_to_skip(quick) {
-        println!("\n== {}: skipped: {reason}", suite.name);
-        return Ok(Outcome::Skipped(reason));
+        writeln!(to, "\n== {}: skipped: {reason}", suite.name)?;
+        return Ok((Outcome::Skipped(reason), Taken::default()));
     }
-    println!("\n== {}: {}", suite.name, suite.command.join(" "));
+    writeln!(to, "\n== {}: {}", suite.name, suite.command.join(" "))?;
     let start = Instant::now();
-    let (status, counted, failures, skips) =
-        run(suite, &mut io::stdout().lock()).with_context(|| format!("running the suite {}", suite.name))?;
+    let Ended { status, counted, failures, skips, processor_seconds } =
+        run(suite, to).with_context(|| format!("running the suite {}", suite.name))?;
     let counts = skips.taken_from(judge(suite.counting, status.success(), counted));
     let verdict = if counts.failed == 0 { "passed" } else { "FAILED" };
-    println!("-- {}: {verdict} in {:.1} s ({status})", suite.name, start.elapsed().as_secs_f64());
-    Ok(Outcome::Ran(Told { counts, failures, skips }))
+    let taken = Taken { seconds: start.elapsed().as_secs_f64(), processor_seconds };
+    writeln!(to, "-- {}: {verdict} in {:.1} s ({status})", suite.name, taken.seconds)?;
+    Ok((Outcome::Ran(Told { counts, failures, skips }), taken))
 }
 
 /// `counted` is `None` where the output named no counts.
@@ -168,9 +197,19 @@ fn judge(counting: Counting, succeeded: bool, counted: Option<Counts>) -> Counts
     }
 }
 
+/// How a suite's command ended, and what its output told.
+struct Ended {
+    status: ExitStatus,
+    /// `None` where the output named no counts.
+    counted: Option<Counts>,
+    failures: BTreeSet<String>,
+    skips: Skips,
+    processor_seconds: f64,
+}
+
 /// Runs the command; its output goes on as it comes, and is read for counts and names on the way. Where single tests are counted,
 /// those that report that they could not run come last.
-fn run(suite: &Suite, to: &mut impl Write) -> Result<(ExitStatus, Option<Counts>, BTreeSet<String>, Skips)> {
+fn run(suite: &Suite, to: &mut impl Write) -> Result<Ended> {
     // One pipe for both streams keeps their order.
     let (output, input) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     let (program, arguments) = suite.command.split_first().context("a suite has a command")?;
@@ -192,9 +231,10 @@ fn run(suite: &Suite, to: &mut impl Write) -> Result<(ExitStatus, Option<Counts>
         Counting::ByTest(runner) => Some(runner),
     };
     let (counted, failures) = pass_on(File::from(output), to, runner)?;
+    let processor_seconds = processor_seconds(&child)?;
     let status = child.wait()?;
     let skips = Skips::read(&reports, &failures)?;
-    Ok((status, counted, failures, skips))
+    Ok(Ended { status, counted, failures, skips, processor_seconds })
 }
 
 /// Copies all of `from` as it comes; returns the sum of all counts in it, `None` where there were none, and the failed
@@ -272,9 +312,9 @@ mod tests {
         let command: &'static [&'static str] = vec!["sh", "-c", script].leak();
         let suite = Suite { name: "streams", command, counting: BY_TEST, ..suites()[0] };
         let mut shown = Vec::new();
-        let (status, counted, _, _) = run(&suite, &mut shown).unwrap();
-        assert_eq!(status.code(), Some(3));
-        assert_eq!(counted, Some(Counts { passed: 3, failed: 0, skipped: 0 }));
+        let ended = run(&suite, &mut shown).unwrap();
+        assert_eq!(ended.status.code(), Some(3));
+        assert_eq!(ended.counted, Some(Counts { passed: 3, failed: 0, skipped: 0 }));
         assert_eq!(shown.split(|byte| *byte == b'\n').count(), 3);
     }
 
@@ -294,7 +334,7 @@ mod tests {
         let script = "echo skipped: b x::y: no disk >> $PMOF_SKIP_REPORTS; echo skipped: b x::y: nor net >> $PMOF_SKIP_REPORTS
                       echo skipped: c x::y: no root >> $PMOF_SKIP_REPORTS; echo 'test result: ok. 3 passed; 0 failed; 1 ignored'";
         let suite = |counting| Suite { name: "s", command: vec!["sh", "-c", script].leak(), counting, ..suites()[0] };
-        let outcome = run_or_skip(&suite(BY_TEST), false).unwrap();
+        let (outcome, _) = run_or_skip(&suite(BY_TEST), false, &mut Vec::new()).unwrap();
         let (report, total) = sum_up(&[("s", outcome)], true);
         assert_eq!(
             report,
@@ -306,7 +346,7 @@ mod tests {
         let unset = "test -z \"$PMOF_SKIP_REPORTS\"";
         let suite = Suite { command: vec!["sh", "-c", unset].leak(), ..suite(Counting::AsOne) };
         assert_eq!(
-            run_or_skip(&suite, false).unwrap(),
+            run_or_skip(&suite, false, &mut Vec::new()).unwrap().0,
             Outcome::Ran(Told { counts: Counts::ONE_PASSED, ..Told::default() })
         );
     }
@@ -314,20 +354,47 @@ mod tests {
     #[test]
     fn the_times_are_sorted_and_summed() {
         let taken = |seconds, processor_seconds| Taken { seconds, processor_seconds };
-        let table = table_of_times(&[("a", taken(2.0, 3.0)), ("b", taken(60.4, 100.0)), ("c", taken(0.2, 0.1))]);
+        let table = table_of_times(&[("a", taken(2.0, 3.0)), ("b", taken(60.4, 100.0)), ("c", taken(0.2, 0.1))], 50.0);
         let lines: Vec<_> = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
-        assert_eq!(lines[1..], ["60 100 b", "2 3 a", "63 103 all"]);
+        assert_eq!(lines[1..], ["60 100 b", "2 3 a", "50 103 all"]);
     }
 
     #[test]
-    fn the_processor_time_of_children_is_read_behind_any_name() {
+    fn the_processor_time_is_read_behind_any_name() {
         let stat = "7 (a) b (c)) S 1 7 7 0 -1 0 1 2 3 4 50 60 700 800 20 0 1 0 99";
-        assert_eq!(ticks_of_children(stat), Some(1500));
-        assert_eq!(ticks_of_children("7 (a) S 1"), None);
-        let before = Spent::now().unwrap();
-        let busy = Command::new("sh").args(["-c", "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done"]).status();
-        assert!(busy.unwrap().success());
-        assert!(before.until_now().unwrap().processor_seconds > 0.0);
+        assert_eq!(ticks(stat), Some(1610));
+        assert_eq!(ticks("7 (a) S 1"), None);
+    }
+
+    #[test]
+    fn a_suite_has_the_processor_time_of_its_process_and_of_those_below() {
+        let busy = "i=0; while [ $i -lt 200000 ]; do i=$((i+1)); done";
+        for script in [busy.to_owned(), format!("(trap '' HUP; {busy})")] {
+            let suite = Suite { command: vec!["sh", "-c", script.leak()].leak(), ..suites()[0] };
+            assert!(run(&suite, &mut Vec::new()).unwrap().processor_seconds > 0.0);
+        }
+    }
+
+    #[test]
+    fn two_rows_run_beside_each_other_and_others_by_themselves() {
+        let suite = |name, row| Suite { name, row, ..suites()[0] };
+        let (first, second) = (Some(Row::First), Some(Row::Second));
+        let rows = [suite("b", first), suite("c", first), suite("d", second)];
+        let suites = [&[suite("a", None)], &rows[..], &[suite("e", None)]].concat();
+        // Whoever of the two was by itself would wait for ever.
+        let barrier = std::sync::Barrier::new(2);
+        let under_way = parking_lot::Mutex::new(0);
+        let outcomes = run_in_order(&suites, |suite| {
+            *under_way.lock() += 1;
+            if ["b", "d"].contains(&suite.name) {
+                barrier.wait();
+            }
+            let beside = *under_way.lock();
+            *under_way.lock() -= 1;
+            (suite.name, beside)
+        });
+        assert_eq!(outcomes.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["a", "b", "c", "d", "e"]);
+        assert_eq!((outcomes[0].1, outcomes[4].1), (1, 1));
     }
 
     #[test]

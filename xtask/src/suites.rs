@@ -28,6 +28,16 @@ pub(crate) struct Suite {
     pub(crate) slow: bool,
     /// What must hold, else the suite is skipped.
     pub(crate) needs: Need,
+    /// In which row it runs beside suites of the other one; by itself where it is in none. For suites that keep one processor busy and
+    /// share no file or port with those of the other row.
+    pub(crate) row: Option<Row>,
+}
+
+/// One of two rows of suites.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Row {
+    First,
+    Second,
 }
 
 /// What a suite cannot run without.
@@ -57,8 +67,15 @@ const LIBPMEMPOOL: (&str, &str) = ("/usr/include/libpmempool.h", "apt-get instal
 const PMOF: &str = "target/release/pmof";
 
 /// A suite that runs always and counts as one; the table names what differs.
-const PLAIN: Suite =
-    Suite { name: "", command: &[], environment: &[], counting: Counting::AsOne, slow: false, needs: Need::Nothing };
+const PLAIN: Suite = Suite {
+    name: "",
+    command: &[],
+    environment: &[],
+    counting: Counting::AsOne,
+    slow: false,
+    needs: Need::Nothing,
+    row: None,
+};
 
 /// Every suite but the unit and integration tests, whose runner is chosen by [`suites`].
 const BEFORE_TESTS: &[Suite] = &[
@@ -165,36 +182,6 @@ const AFTER_TESTS: &[Suite] = &[
         slow: true,
         ..PLAIN
     },
-    Suite { name: "demo", command: &[PMOF, "demo"], slow: true, needs: Need::PmofCommand("demo"), ..PLAIN },
-    Suite {
-        name: "soak",
-        command: &[PMOF, "soak", "--kills", "60"],
-        slow: true,
-        needs: Need::PmofCommand("soak"),
-        ..PLAIN
-    },
-    Suite {
-        name: "chaos",
-        command: &[PMOF, "chaos", "--kills", "12", "--pauses", "2", "--cuts", "2", "--loss-timeout", "1000ms"],
-        slow: true,
-        needs: Need::PmofCommand("chaos"),
-        ..PLAIN
-    },
-    Suite {
-        name: "chaos: shm",
-        command: &[PMOF, "chaos", "--transport", "shm", "--kills", "8", "--pauses", "2", "--loss-timeout", "1000ms"],
-        slow: true,
-        needs: Need::PmofCommand("chaos"),
-        ..PLAIN
-    },
-    Suite {
-        name: "ssh",
-        // Of the whole workspace, as the tests were built: of one package cargo would compile what it depends on once more.
-        command: &["cargo", "test", "--workspace", "--test", "ssh", "--", "--ignored"],
-        counting: Counting::ByTest(Runner::Libtest),
-        needs: Need::Files(&[SSHD]),
-        ..PLAIN
-    },
     Suite {
         name: "readme",
         command: &["cargo", "xtask", "readme"],
@@ -209,6 +196,7 @@ const AFTER_TESTS: &[Suite] = &[
         counting: Counting::ByTest(Runner::Closing),
         slow: true,
         needs: Need::TestBed,
+        row: Some(Row::First),
         ..PLAIN
     },
     Suite {
@@ -217,6 +205,7 @@ const AFTER_TESTS: &[Suite] = &[
         counting: Counting::ByTest(Runner::Closing),
         slow: true,
         needs: Need::TestBed,
+        row: Some(Row::First),
         ..PLAIN
     },
     Suite {
@@ -225,6 +214,7 @@ const AFTER_TESTS: &[Suite] = &[
         counting: Counting::ByTest(Runner::Closing),
         slow: true,
         needs: Need::Files(&[VALGRIND]),
+        row: Some(Row::First),
         ..PLAIN
     },
     Suite {
@@ -233,6 +223,7 @@ const AFTER_TESTS: &[Suite] = &[
         counting: Counting::ByTest(Runner::Closing),
         slow: true,
         needs: Need::Files(&[VALGRIND]),
+        row: Some(Row::First),
         ..PLAIN
     },
     Suite {
@@ -241,6 +232,7 @@ const AFTER_TESTS: &[Suite] = &[
         counting: Counting::ByTest(Runner::Closing),
         slow: true,
         needs: Need::TestBed,
+        row: Some(Row::First),
         ..PLAIN
     },
     Suite {
@@ -248,6 +240,7 @@ const AFTER_TESTS: &[Suite] = &[
         command: &["cargo", "xtask", "rpma", "matrix", "--check"],
         slow: true,
         needs: Need::TestBed,
+        row: Some(Row::First),
         ..PLAIN
     },
     Suite {
@@ -256,6 +249,16 @@ const AFTER_TESTS: &[Suite] = &[
         counting: Counting::ByTest(Runner::Closing),
         slow: true,
         needs: Need::TestBed,
+        row: Some(Row::First),
+        ..PLAIN
+    },
+    Suite {
+        name: "ssh",
+        // Of the whole workspace, as the tests were built: of one package cargo would compile what it depends on once more.
+        command: &["cargo", "test", "--workspace", "--test", "ssh", "--", "--ignored"],
+        counting: Counting::ByTest(Runner::Libtest),
+        needs: Need::Files(&[SSHD]),
+        row: Some(Row::Second),
         ..PLAIN
     },
     Suite {
@@ -264,6 +267,7 @@ const AFTER_TESTS: &[Suite] = &[
         counting: Counting::ByTest(Runner::Closing),
         slow: true,
         needs: Need::Files(&[SSHD]),
+        row: Some(Row::Second),
         ..PLAIN
     },
     Suite {
@@ -273,6 +277,39 @@ const AFTER_TESTS: &[Suite] = &[
         counting: Counting::ByTest(Runner::Closing),
         slow: true,
         needs: Need::Files(&[SSHD, LIBPMEMOBJ, LIBPMEMPOOL]),
+        row: Some(Row::Second),
+        ..PLAIN
+    },
+    Suite {
+        name: "demo",
+        command: &[PMOF, "demo"],
+        slow: true,
+        needs: Need::PmofCommand("demo"),
+        row: Some(Row::Second),
+        ..PLAIN
+    },
+    Suite {
+        name: "soak",
+        command: &[PMOF, "soak", "--kills", "60"],
+        slow: true,
+        needs: Need::PmofCommand("soak"),
+        row: Some(Row::Second),
+        ..PLAIN
+    },
+    Suite {
+        name: "chaos",
+        command: &[PMOF, "chaos", "--kills", "12", "--pauses", "2", "--cuts", "2", "--loss-timeout", "1000ms"],
+        slow: true,
+        needs: Need::PmofCommand("chaos"),
+        row: Some(Row::Second),
+        ..PLAIN
+    },
+    Suite {
+        name: "chaos: shm",
+        command: &[PMOF, "chaos", "--transport", "shm", "--kills", "8", "--pauses", "2", "--loss-timeout", "1000ms"],
+        slow: true,
+        needs: Need::PmofCommand("chaos"),
+        row: Some(Row::Second),
         ..PLAIN
     },
     Suite {
