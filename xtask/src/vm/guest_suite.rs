@@ -77,15 +77,17 @@ pub(super) fn run_checks_within(
     let finished = machine.command(format!("bash /host/guest/{script}")).start()?.wait(timeout)?;
     let text = finished.text();
     ensure!(finished.end == End::Exited(0), "{}; output: {text}", finished.explain());
-    let (mut seen, mut promised) = (0_u32, None);
+    let (mut seen, mut promised, mut seconds) = (0_u32, None, None);
     for line in text.lines() {
         if let Some(name) = line.strip_prefix("ok ") {
-            report.test(name, Ok(()));
+            report.timed_test(name, seconds.take(), Ok(()));
             seen += 1;
         } else if let Some(failure) = line.strip_prefix("not ok ") {
             let (name, why) = failure.split_once(": ").unwrap_or((failure, ""));
-            report.test(name, Err(anyhow::Error::msg(why.to_owned())));
+            report.timed_test(name, seconds.take(), Err(anyhow::Error::msg(why.to_owned())));
             seen += 1;
+        } else if let Some(number) = line.strip_prefix("seconds ") {
+            seconds = number.parse().ok();
         } else if line.starts_with("row ") {
             println!("{line}");
         } else if let Some(number) = line.strip_prefix("checks ") {

@@ -25,7 +25,12 @@ impl Report {
 
     /// Counts one test; the outcome is its failure's reason. Its time is that since the test before.
     pub(super) fn test(&mut self, name: &str, outcome: Result<()>) {
-        let seconds = self.last.elapsed().as_secs_f64();
+        self.timed_test(name, None, outcome);
+    }
+
+    /// The same, with its own time, where that is known.
+    pub(super) fn timed_test(&mut self, name: &str, seconds: Option<f64>, outcome: Result<()>) {
+        let seconds = seconds.unwrap_or_else(|| self.last.elapsed().as_secs_f64());
         self.last = Instant::now();
         match outcome {
             Ok(()) => {
