@@ -67,7 +67,8 @@ const OF_MEDIA: &str = "verbs::regions verbs::transfers verbs::flushing verbs::c
 const OF_FURTHER_MEDIA: &str = "verbs::flushing verbs::regions::the_target verbs::transfers::bytes_arrive";
 
 /// Those that every run has over iWARP: what differs there is how connections begin and end, and what a device can do.
-const OF_IWARP: &str = "verbs::connecting verbs::ending verbs::flushing verbs::transfers verbs_only::over_iwarp";
+const OF_IWARP: &str = "verbs::connecting verbs::ending verbs::flushing verbs::transfers::bytes_arrive \
+    verbs::transfers::operations verbs_only::over_iwarp";
 
 const DEVDAX: &str = "PMOF_MEDIUM=devdax";
 const FSDAX: &str = "PMOF_MEDIUM=fsdax";
