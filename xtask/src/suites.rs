@@ -345,6 +345,12 @@ const SOAKS: &[Suite] = &[
         ..PLAIN
     },
     Suite {
+        name: "models: every state within larger bounds",
+        command: &["cargo", "xtask", "simulate", "--exhaustive"],
+        counting: Counting::ByTest(Runner::Libtest),
+        ..PLAIN
+    },
+    Suite {
         name: "vm: 200 power cuts",
         command: &["cargo", "xtask", "vm", "power-cuts", "--cuts", "200"],
         needs: Need::TestBed,

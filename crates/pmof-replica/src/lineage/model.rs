@@ -290,12 +290,15 @@ fn of_three_none_reads_older_bytes() {
     assert_none_reads_older_bytes(3, 2, (1, 1));
 }
 
+/// This and the next one: `cargo xtask simulate --exhaustive`.
 #[test]
+#[ignore = "a soak: of three every run looks"]
 fn of_four_none_reads_older_bytes() {
     assert_none_reads_older_bytes(4, 2, (1, 0));
 }
 
 #[test]
+#[ignore = "a soak: of three every run looks"]
 fn of_five_none_reads_older_bytes() {
     assert_none_reads_older_bytes(5, 1, (1, 1));
 }
