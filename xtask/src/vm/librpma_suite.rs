@@ -25,10 +25,12 @@ struct Run {
     script: String,
 }
 
-/// The cells of fio's matrix that an emulated machine does in a few minutes: each engine with each access.
-const CELLS: &str = "4096 B, depth 8, 1 threads";
+/// The cells of fio's matrix that an emulated machine does in a minute: each engine with each access, on device-DAX; a soak has those on
+/// ordinary memory.
+const CELLS: &str = "4096 B, depth 8, 1 threads, medium";
+const SOAK_CELLS: &str = "4096 B, depth 8, 1 threads, dram";
 
-/// Those of two libraries: writes of all four engines.
+/// Those of two libraries: writes of all four engines, on both.
 const CELLS_OF_TWO: &str = " write 4096 B, depth 8, 1 threads";
 
 /// Connections that one process has at once, in every run and in the soak; and of Debian's library, whose time for as many is told
@@ -83,6 +85,7 @@ fn soak() -> Vec<Run> {
     for (medium, pmem) in [("DRAM", ""), ("device-DAX", "--pmem $PMOF_DEVDAX")] {
         runs.extend(two_ends(("ours", "ours"), medium, pmem));
     }
+    runs.push(engines("ours", "ours", SOAK_CELLS));
     runs.extend(many_connections("debian", TIMED_CONNECTIONS));
     runs.extend(many_connections("ours", SOAK_CONNECTIONS));
     runs

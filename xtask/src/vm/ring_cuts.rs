@@ -21,7 +21,7 @@ const CHECK: &str = "rings::what_was_flushed_is_there_after_the_power_cut";
 const FLUSHED_MIN: u64 = 40;
 
 /// Time for a machine to boot and to get there, or to check.
-const TIMEOUT: Duration = Duration::from_secs(180);
+const TIMEOUT: Duration = Duration::from_secs(300);
 
 /// How a check that found records missing says so.
 const LOST: &str = "LOST";

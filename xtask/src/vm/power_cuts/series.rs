@@ -26,7 +26,7 @@ use super::{
 };
 
 /// Boots and loads take seconds; these are for hosts that do much else.
-const BOOT: Duration = Duration::from_secs(180);
+const BOOT: Duration = Duration::from_secs(300);
 const FIRST_ACKNOWLEDGEMENT: Duration = Duration::from_secs(75);
 
 /// All operations of a load are done within this time, or the power has gone.
