@@ -202,7 +202,7 @@ for name in ${PMOF_MEDIA_ONLY:-"${names[@]}"}; do
     checks=$((checks + 1)) started=$EPOCHREALTIME
     if [ -n "$lack" ]; then
         echo "not ok $name: $lack"
-    elif said=$(timeout -k 5 60 unshare --mount --propagation private bash "$here" stack "$name" 2>&1 </dev/null); then
+    elif said=$(timeout -k 5 180 unshare --mount --propagation private bash "$here" stack "$name" 2>&1 </dev/null); then
         echo "ok $name"
         echo "$said" | grep '^row '
     elif [ $? -eq 3 ] && [ -z "${PMOF_MEDIA_ALL:-}" ]; then
