@@ -45,7 +45,7 @@ impl LinkCore {
 
     /// Where the other side closed, sending fails before what it said last was read: why it closed may be among it.
     pub(super) fn hear_last_words(&mut self) {
-        if self.direct == DirectWay::Device || !self.endpoint.is_established() {
+        if !self.endpoint.is_established() {
             return;
         }
         for _ in 0..RECEIVES_PER_TURN {

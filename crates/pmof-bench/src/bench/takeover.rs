@@ -46,6 +46,9 @@ pub(super) struct TakeoverArgs {
     /// Address to listen on, for devices, such as `verbs://192.0.2.1:0`; one of this machine's loopback or a socket unless given
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
+    /// Listen on an address that other machines reach. Nobody is authenticated: whoever connects can use the pool
+    #[arg(long)]
+    trust_network: bool,
     /// Directory for the pool; a temporary one unless given
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
@@ -95,7 +98,9 @@ fn start_target(args: &TakeoverArgs, directory: &Path) -> Result<(Target, String
         (None, TransportName::Shm) => format!("shm://{}", directory.join("socket").display()),
         (None, other) => format!("{}://127.0.0.1:0", other.name()),
     };
-    let target = Target::start(&root, &listen, &["--declare-battery-backed"])?;
+    let trust = args.trust_network.then_some("--trust-network");
+    let options: Vec<_> = std::iter::once("--declare-battery-backed").chain(trust).collect();
+    let target = Target::start(&root, &listen, &options)?;
     let url = match args.transport {
         TransportName::Shm => format!("{listen}?pool={POOL_NAME}"),
         _ => format!("{}/{POOL_NAME}", target.address()),

@@ -493,6 +493,7 @@ impl Format for Opening {
         let electorate = heard::electorate(&opened, &heard, made);
         let identity = identity.map(|identity| Identity { replica_count: electorate.count(), ..identity });
         self.leave_out_non_members(&mut opened, &electorate, access);
+        self.leave_out_copies(&mut opened, &electorate);
         if let Some(identity) = &identity {
             failed.append(&mut Self::find_witnesses(&mut opened, &electorate, identity));
         }

@@ -211,6 +211,34 @@ fn a_copy_of_a_replica_is_no_second_replica() {
     two.open().unwrap().close().unwrap();
 }
 
+/// The members keep who lies where: the pool goes on without the one that is gone.
+#[test]
+fn a_copy_at_another_members_address_is_left_out() {
+    let mut three: [Target; 3] = std::array::from_fn(|_| Target::start_fixed());
+    let pool = options(urls(&three)).create(4096).unwrap();
+    pool.persist(0, b"kept").unwrap();
+    pool.close().unwrap();
+    three[1].stop();
+    fs::copy(three[0].root.path().join("orders"), three[1].root.path().join("orders")).unwrap();
+    three[1].restart();
+    for access in ["reading", "writing"] {
+        let pool = match access {
+            "reading" => options(urls(&three)).open_read_only().unwrap(),
+            _ => options(urls(&three)).open().unwrap(),
+        };
+        let [(replica, why)] = pool.left_out() else { panic!("{access}: {:?}", pool.left_out()) };
+        assert_eq!(replica.to_string(), three[1].url("orders"), "{access}");
+        assert!(matches!(**why, ReplicaError::NotTheMember { index: 1, found: 0 }), "{access}: {why}");
+        assert_eq!(read(&pool, 0, 4), b"kept");
+        pool.close().unwrap();
+    }
+    // One of them alone is no member's address: nothing tells which is the copy.
+    let target = Target::start();
+    fs::copy(three[0].root.path().join("orders"), target.root.path().join("orders")).unwrap();
+    let error = options([three[0].url("orders"), target.url("orders"), three[2].url("orders")]).open().unwrap_err();
+    assert!(matches!(error, PoolError::SameReplica { index: 0, .. }), "{error}");
+}
+
 #[test]
 fn a_minority_is_opened_only_when_asked_for() {
     let mut three: [Target; 3] = targets();

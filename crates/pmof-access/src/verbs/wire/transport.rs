@@ -68,7 +68,8 @@ impl Wire for VerbsWire {
             }
         }
         let moved = self.take_in(finished).map(|moved| moved | has_moved);
-        if let Some((ticket, error)) = self.failure.take() {
+        // What the other side said before comes first: why it closed may be among it.
+        if let Some((ticket, error)) = self.failure.take_if(|_| self.queues.receive.is_empty()) {
             finished.finished(ticket, DirectOutcome::Failed(error));
             return moved.map(|_| true);
         }

@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use pmof_control::OpenFor;
+use pmof_control::{OpenFor, RosterMember};
 
 use super::{Failed, Opened, Opening, place, release};
-use crate::{PoolError, ReplicaError, electorate::Electorate};
+use crate::{PoolError, PoolUrl, ReplicaError, electorate::Electorate};
 
 impl Opening {
     /// Releases what is no member of the pool: one that was removed, or that was to come and never did. Where nothing else is there, whoever reads may
@@ -30,6 +30,32 @@ impl Opening {
             self.left_out.push((position, Arc::new(ReplicaError::NotAMember { index })));
         }
         *opened = members;
+    }
+
+    /// Releases a copy of one member's file at another member's address, where the member itself is open at its own: by what the members keep that is
+    /// the replica, and the other's is missing.
+    pub(super) fn leave_out_copies(&mut self, opened: &mut Vec<Opened>, electorate: &Electorate) {
+        let Some(roster) = electorate.kept() else { return };
+        let lies_at =
+            |member: &RosterMember, at: usize| member.url.parse().is_ok_and(|url: PoolUrl| url == *self.urls[at]);
+        let at_home =
+            |opened: &&Opened| roster.member(opened.index).is_some_and(|member| lies_at(member, opened.position));
+        let home: Vec<_> = opened.iter().filter(at_home).map(|opened| (opened.index, opened.position)).collect();
+        let place_of = |opened: &Opened| {
+            let is_twice = home.iter().any(|(index, at)| *index == opened.index && *at != opened.position);
+            let other = roster.counted().find(|member| lies_at(member, opened.position))?;
+            (is_twice && other.index != opened.index).then_some(other.index)
+        };
+        let (copies, members): (Vec<_>, Vec<_>) = std::mem::take(opened)
+            .into_iter()
+            .map(|opened| (place_of(&opened), opened))
+            .partition(|(of, _)| of.is_some());
+        *opened = members.into_iter().map(|(_, opened)| opened).collect();
+        for (index, Opened { position, index: found, site, .. }) in copies {
+            release(&site);
+            let index = index.unwrap_or(found);
+            self.left_out.push((position, Arc::new(ReplicaError::NotTheMember { index, found })));
+        }
     }
 
     /// That asynchronous members answer and no others.
