@@ -16,7 +16,10 @@ use serde::Serialize;
 
 use self::force::open_without;
 use super::status::ForcedReport;
-use crate::{copy::progress::Progress, failure};
+use crate::{
+    copy::progress::Progress,
+    failure::{self, Differs},
+};
 
 mod force;
 
@@ -28,7 +31,7 @@ const LOST_LOOKS: usize = 200;
 /// Make another replica of a pool, on a target where it has none, and wait until it is in sync
 ///
 /// The pool must be closed, and is open for writing meanwhile; a program that writes it adds members by itself. With one member more, more members are needed
-/// to open the pool: 2 of 3, 3 of 4, 3 of 5. If this is interrupted, the new member catches up when the pool is opened for writing next.
+/// to open the pool: 2 of 3, 3 of 4, 3 of 5. The members in sync are compared first, and what most of them say is wrong on another is repaired. If this is interrupted, the new member catches up when the pool is opened for writing next.
 #[derive(Debug, clap::Args)]
 pub(super) struct AddArgs {
     #[command(flatten)]
@@ -51,6 +54,9 @@ pub(super) struct AddArgs {
     /// missed for long
     #[arg(long = "spare", conflicts_with_all = ["is_witness", "is_asynchronous"])]
     is_spare: bool,
+    /// Do not compare the members in sync before one of them is copied from
+    #[arg(long)]
+    no_verify: bool,
     #[command(flatten)]
     how: How,
 }
@@ -74,7 +80,8 @@ pub(super) struct RemoveArgs {
 
 /// Make another replica of a pool in the place of one that is lost or is to go
 ///
-/// The new one is added; the old one is removed when that is in sync, or at once if it is lost. After an interruption the same command goes on. The pool must be
+/// The members in sync are compared first, and what most of them say is wrong on another is repaired. The new one is added; the old one is removed when that is in
+/// sync, or at once if it is lost. After an interruption the same command goes on. The pool must be
 /// closed; a program that writes it replaces members by itself.
 #[derive(Debug, clap::Args)]
 pub(super) struct ReplaceArgs {
@@ -88,6 +95,9 @@ pub(super) struct ReplaceArgs {
     new: PoolUrl,
     #[command(flatten)]
     without: Without,
+    /// Do not compare the members in sync before one of them is copied from
+    #[arg(long)]
+    no_verify: bool,
     #[command(flatten)]
     how: How,
 }
@@ -149,10 +159,12 @@ pub(super) fn add(args: &AddArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let options = options(&args.pool, &args.how, connect);
     let pool = opened(&args.keep_points.into_iter().fold(options, PoolOptions::keep_points))?;
     let added = match args {
-        AddArgs { is_asynchronous: true, .. } => add_asynchronous(&pool, args),
         AddArgs { is_witness: true, .. } => add_witness(&pool, args),
         AddArgs { is_spare: true, .. } => add_spare(&pool, args),
-        _ => add_replica(&pool, args),
+        _ => compare(&pool, args.no_verify, &args.how).and_then(|()| match args.is_asynchronous {
+            true => add_asynchronous(&pool, args),
+            false => add_replica(&pool, args),
+        }),
     };
     closed_unless(&pool, added)?;
     end(&pool, (Some(args.new.to_string()), None), &args.how)
@@ -162,6 +174,32 @@ pub(super) fn add(args: &AddArgs, connect: ConnectArgs) -> anyhow::Result<()> {
 fn closed_unless<T>(pool: &Pool, changed: anyhow::Result<T>) -> anyhow::Result<T> {
     // The first failure is the one to tell of.
     changed.inspect_err(|_| drop(pool.close()))
+}
+
+/// Compares the members in sync before a new one is copied from one of them, and repairs what most of them say is wrong on another: else it would get
+/// what rotted on that one.
+fn compare(pool: &Pool, no_verify: bool, how: &How) -> anyhow::Result<()> {
+    let in_sync = pool.status().map_err(with_mend)?.in_sync_count();
+    if no_verify || in_sync < 2 {
+        return Ok(());
+    }
+    let progress = Progress::new("comparing", pool.len_bytes(), !how.json);
+    let report = pool.scrub(&mut |bytes| progress.set(bytes)).map_err(with_mend);
+    drop(progress);
+    let report = report.context("cannot compare the members in sync; nothing was changed")?;
+    for repaired in &report.repaired {
+        failure::warn(&format!(
+            "repaired bytes {}..{} of {}, which differed from the others",
+            repaired.range.start, repaired.range.end, repaired.replica
+        ));
+    }
+    let Some(first) = report.undecided.first() else { return Ok(()) };
+    Err(Differs::error(format!(
+        "the {in_sync} members in sync differ in {} pages, first at byte {}, and nothing says which is right; nothing was changed: find out which one is \
+         (pmof pool check, pmof cp), and remove the other (pmof pool remove), or have one copied as it is (--no-verify)",
+        report.undecided.len(),
+        first.start
+    )))
 }
 
 fn add_replica(pool: &Pool, args: &AddArgs) -> anyhow::Result<()> {
@@ -257,6 +295,7 @@ pub(super) fn remove(args: &RemoveArgs, connect: ConnectArgs) -> anyhow::Result<
 
 pub(super) fn replace(args: &ReplaceArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let (pool, forced) = open_without(&args.pool, (&args.old, Some(&args.new)), &args.without, &args.how, connect)?;
+    forced.told(closed_unless(&pool, compare(&pool, args.no_verify, &args.how)))?;
     let replaced = pool.replace(&args.old, &args.new.to_string()).map_err(told);
     let waited = replaced.and_then(|replaced| wait(&pool, &args.new, &args.how).map(|()| replaced));
     let (new, old) = (args.new.to_string(), args.old.clone());

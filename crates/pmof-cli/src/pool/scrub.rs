@@ -84,7 +84,7 @@ pub(super) fn run(args: &ScrubArgs, connect: ConnectArgs) -> anyhow::Result<()> 
     }
     if !report.undecided.is_empty() {
         return Err(Differs::error(format!(
-            "pages differ: {}; no content is on more than half of the replicas: find out which is right, and write it to the pool",
+            "pages differ: {}; no content is on more than half of the replicas: find out which replica is right, remove the others (pmof pool remove), and add new ones",
             report.undecided.len()
         )));
     }

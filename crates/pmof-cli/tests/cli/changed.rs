@@ -274,3 +274,37 @@ fn a_spare_is_added_shown_taken_and_removed() {
     ]);
     assert!(!pmof(["pool", "status", &urls[3]]).output.contains("forced"));
 }
+
+/// What rotted on a member is not copied from it to a new one.
+#[test]
+fn members_are_compared_before_one_is_copied_from() {
+    let (mut four, urls) = made(3);
+    let flip = |target: &mut Target| {
+        target.kill();
+        let path = target.file("orders");
+        let mut bytes = std::fs::read(&path).unwrap();
+        let at = bytes.len() - 100;
+        bytes[at] ^= 1;
+        std::fs::write(&path, bytes).unwrap();
+        target.restart();
+    };
+    flip(&mut four[1]);
+    let second = four[1].url("orders");
+    let said = pmof(["pool", "replace", &second, "2", &urls[3]]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    assert!(said.errors.contains(&format!("of {second}, which differed from the others")), "{said:?}");
+    pmof(["pool", "check", &urls[3]]).done();
+
+    // Of two nobody knows.
+    pmof(["pool", "remove", &urls[3], &urls[0]]).done();
+    flip(&mut four[1]);
+    let second = four[1].url("orders");
+    pmof(["pool", "rm", &urls[0]]).done();
+    let said = pmof(["pool", "add", &second, &urls[0]]);
+    assert_eq!(said.code, Some(3), "{said:?}");
+    assert!(said.errors.contains("nothing says which is right; nothing was changed"), "{said:?}");
+    assert!(four[0].files().is_empty(), "{:?}", four[0].files());
+    pmof(["pool", "remove", &second, &second]).done();
+    pmof(["pool", "add", &urls[3], &urls[0]]).done();
+    pmof(["pool", "check", &urls[3]]).done();
+}
