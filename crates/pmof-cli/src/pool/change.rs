@@ -161,9 +161,9 @@ pub(super) fn add(args: &AddArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let added = match args {
         AddArgs { is_witness: true, .. } => add_witness(&pool, args),
         AddArgs { is_spare: true, .. } => add_spare(&pool, args),
-        _ => compare(&pool, args.no_verify, &args.how).and_then(|()| match args.is_asynchronous {
-            true => add_asynchronous(&pool, args),
-            false => add_replica(&pool, args),
+        _ => compare(&pool, args.no_verify, &args.how).and_then(|()| {
+            let add = if args.is_asynchronous { add_asynchronous } else { add_replica };
+            add(&pool, args)
         }),
     };
     closed_unless(&pool, added)?;
