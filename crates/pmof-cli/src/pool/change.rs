@@ -54,9 +54,8 @@ pub(super) struct AddArgs {
     /// missed for long
     #[arg(long = "spare", conflicts_with_all = ["is_witness", "is_asynchronous"])]
     is_spare: bool,
-    /// Do not compare the members in sync before one of them is copied from
-    #[arg(long)]
-    no_verify: bool,
+    #[command(flatten)]
+    source: Source,
     #[command(flatten)]
     how: How,
 }
@@ -95,9 +94,8 @@ pub(super) struct ReplaceArgs {
     new: PoolUrl,
     #[command(flatten)]
     without: Without,
-    /// Do not compare the members in sync before one of them is copied from
-    #[arg(long)]
-    no_verify: bool,
+    #[command(flatten)]
+    source: Source,
     #[command(flatten)]
     how: How,
 }
@@ -126,6 +124,13 @@ struct Without {
     /// only the other one has is gone
     #[arg(long)]
     force: bool,
+}
+
+#[derive(Debug, clap::Args)]
+struct Source {
+    /// Do not compare the members in sync before one of them is copied from
+    #[arg(long)]
+    no_verify: bool,
 }
 
 #[derive(Debug, clap::Args)]
@@ -161,7 +166,7 @@ pub(super) fn add(args: &AddArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let added = match args {
         AddArgs { is_witness: true, .. } => add_witness(&pool, args),
         AddArgs { is_spare: true, .. } => add_spare(&pool, args),
-        _ => compare(&pool, args.no_verify, &args.how).and_then(|()| {
+        _ => compare(&pool, args.source.no_verify, &args.how).and_then(|()| {
             let add = if args.is_asynchronous { add_asynchronous } else { add_replica };
             add(&pool, args)
         }),
@@ -295,7 +300,7 @@ pub(super) fn remove(args: &RemoveArgs, connect: ConnectArgs) -> anyhow::Result<
 
 pub(super) fn replace(args: &ReplaceArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let (pool, forced) = open_without(&args.pool, (&args.old, Some(&args.new)), &args.without, &args.how, connect)?;
-    forced.told(closed_unless(&pool, compare(&pool, args.no_verify, &args.how)))?;
+    forced.told(closed_unless(&pool, compare(&pool, args.source.no_verify, &args.how)))?;
     let replaced = pool.replace(&args.old, &args.new.to_string()).map_err(told);
     let waited = replaced.and_then(|replaced| wait(&pool, &args.new, &args.how).map(|()| replaced));
     let (new, old) = (args.new.to_string(), args.old.clone());
