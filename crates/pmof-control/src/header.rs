@@ -7,6 +7,8 @@ use zerocopy::{
     little_endian::{U16, U32, U64},
 };
 
+use crate::{PoolState, ROSTER_BYTES, ROSTER_OFFSET, Roster};
+
 #[cfg(test)]
 mod tests;
 
@@ -198,6 +200,25 @@ impl Header {
     }
 }
 
+/// What bytes are that [`Header::decode`] finds to be no pool's, by all that is kept of a pool before its data. `bytes`: the first [`DATA_OFFSET`] of
+/// the file, as far as there are any. The header alone may be lost: one that was overwritten is [`HeaderError::Overwritten`] where the state or
+/// the roster of a pool is whole behind it, and [`HeaderError::Zeroed`] where nothing tells; all else is [`HeaderError::NotAPool`].
+pub fn without_magic(bytes: &[u8]) -> HeaderError {
+    let behind = |offset: u64| bytes.get(offset as usize..).unwrap_or_default();
+    let has_state = behind(STATE_OFFSET)
+        .get(..PAGE_BYTES as usize)
+        .is_some_and(|page| PoolState::read(PoolFormat::Three, 1, page).is_ok());
+    let has_roster = || {
+        let slots = behind(ROSTER_OFFSET).get(..ROSTER_BYTES);
+        slots.is_some_and(|slots| Roster::read(1, slots).is_ok_and(|(_, sequence)| sequence > 0))
+    };
+    match bytes.get(..HEADER_BYTES) {
+        _ if has_state || has_roster() => HeaderError::Overwritten,
+        Some(head) if head.iter().all(|byte| *byte == 0) => HeaderError::Zeroed,
+        _ => HeaderError::NotAPool,
+    }
+}
+
 /// The number with its check, as it lies in a header of format 1.
 fn generation_word(generation: u32) -> u64 {
     u64::from(generation) | u64::from(crc32c::crc32c(&generation.to_le_bytes())) << 32
@@ -217,6 +238,17 @@ pub enum HeaderError {
     /// The magic is missing: these bytes are something else's.
     #[error("it is not a pool: it does not begin with PMOFPOOL")]
     NotAPool,
+    /// The magic is missing, and what lies behind the header is a pool's.
+    #[error(
+        "its header was overwritten, and what lies behind it is a pool's; check the device and restore it from another replica"
+    )]
+    Overwritten,
+    /// The magic is missing, and all of the header is zero: a pool that lost it, or a file that never was one.
+    #[error(
+        "it begins with zeroes: it is a pool whose header was lost, or never was a pool; check the device and restore it from \
+         another replica"
+    )]
+    Zeroed,
     /// The magic is there, but not all of the header.
     #[error("only {len_bytes} of the header's {HEADER_BYTES} bytes are there; restore it from another replica")]
     Truncated {

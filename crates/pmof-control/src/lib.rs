@@ -25,7 +25,7 @@ pub use change_set::{
 pub use domain::{DomainName, DomainNameError, FailureDomain, MAX_DOMAIN_NAME_BYTES};
 pub use header::{
     DATA_OFFSET, HEADER_BYTES, Header, HeaderError, MAX_SIZE_BYTES, PoolFormat, REPLICAS_MAX, STATE_OFFSET,
-    USER_FLAGS_BYTES, file_len_bytes,
+    USER_FLAGS_BYTES, file_len_bytes, without_magic,
 };
 pub use intent::{INTENT_BYTES, INTENT_OFFSET, INTENT_WORDS_MAX, IntentLayout, WORD_EXTENTS};
 pub use kept_points::{

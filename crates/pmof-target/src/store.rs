@@ -296,7 +296,7 @@ impl PoolStore {
         self.remove_if(name, Some(replica), |_| false)
     }
 
-    /// The same also of a pool whose header or state is damaged, so that it cannot be known whose it is, or whose length is wrong. What does not begin as a pool does
+    /// The same also of a pool whose header or state is damaged, so that it cannot be known whose it is, or whose length is wrong. What is not known to be a pool
     /// is left alone.
     pub fn discard(&self, name: &PoolName) -> Result<(), StoreError> {
         self.remove_if(name, None, |error| match error {
@@ -378,12 +378,12 @@ impl PoolStore {
         Ok(self.writers().contains_key(name))
     }
 
-    /// Up to `limit` names of pools after `after`, in order. Files that do not begin as a pool does are passed over; a
-    /// damaged pool is named, and [`info`](Self::info) says what is wrong with it.
+    /// Up to `limit` names of pools after `after`, in order. Files that are nothing of a pool's are passed over; a
+    /// damaged pool is named, also one whose header was overwritten or zeroed, and [`info`](Self::info) says what is wrong with it.
     pub fn list(&self, after: Option<&PoolName>, limit: usize) -> Result<Vec<PoolName>, StoreError> {
         let looks_like_a_pool = |name: &PoolName| {
-            let head = self.root.entry(name).ok().and_then(|entry| entry.head().ok());
-            head.is_some_and(|head| Header::decode(&head) != Err(HeaderError::NotAPool))
+            let header = self.root.entry(name).ok().and_then(|entry| entry.header().ok());
+            header.is_some_and(|header| header != Err(HeaderError::NotAPool))
         };
         let mut on_devices: Vec<_> =
             self.names_on_devices().filter(|name| after.is_none_or(|after| name > after)).collect();
@@ -437,8 +437,8 @@ impl PoolStore {
     }
 
     fn header_of(&self, name: &PoolName, entry: &Entry) -> Result<Header, StoreError> {
-        let head = entry.head().map_err(|error| self.root.io("read", name.as_str(), error))?;
-        Header::decode(&head).map_err(|source| StoreError::Header { name: name.clone(), source })
+        let header = entry.header().map_err(|error| self.root.io("read", name.as_str(), error))?;
+        header.map_err(|source| StoreError::Header { name: name.clone(), source })
     }
 
     /// Maps the very file that `entry` is; a name that now leads elsewhere is refused.

@@ -2,15 +2,18 @@
 
 use std::{
     fs::File,
-    io::{self, Read},
-    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+    io,
+    os::{
+        fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
+        unix::fs::FileExt as _,
+    },
     path::{Path, PathBuf},
     sync::Arc,
     thread,
     time::Duration,
 };
 
-use pmof_control::{HEADER_BYTES, PoolName};
+use pmof_control::{DATA_OFFSET, HEADER_BYTES, Header, HeaderError, PoolName, without_magic};
 use rustix::{
     fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat},
     io::Errno,
@@ -52,11 +55,27 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    /// What there is of the first [`HEADER_BYTES`] bytes.
-    pub(super) fn head(&self) -> io::Result<Vec<u8>> {
-        let mut head = Vec::with_capacity(HEADER_BYTES);
-        (&self.file).take(HEADER_BYTES as u64).read_to_end(&mut head)?;
-        Ok(head)
+    /// The header that the file begins with, or what it is without one.
+    pub(super) fn header(&self) -> io::Result<Result<Header, HeaderError>> {
+        Ok(match Header::decode(&self.begin(HEADER_BYTES)?) {
+            Err(HeaderError::NotAPool) => Err(without_magic(&self.begin(DATA_OFFSET as usize)?)),
+            header => header,
+        })
+    }
+
+    /// What there is of the first bytes.
+    fn begin(&self, len_bytes: usize) -> io::Result<Vec<u8>> {
+        let (mut begin, mut read) = (vec![0; len_bytes], 0);
+        while read < len_bytes {
+            match self.file.read_at(&mut begin[read..], read as u64) {
+                Ok(0) => break,
+                Ok(count) => read += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        begin.truncate(read);
+        Ok(begin)
     }
 }
 

@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-use pmof_control::{DATA_OFFSET, STATE_BYTES, STATE_OFFSET};
+use pmof_control::{DATA_OFFSET, ROSTER_BYTES, ROSTER_OFFSET, Roster, STATE_BYTES, STATE_OFFSET, without_magic};
 use pmof_mem::{Evidence, Mechanism, MediumKind, causes};
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
@@ -279,7 +279,7 @@ fn damaged_files_are_refused_and_not_touched() {
     for at in (0..8).chain((8..HEADER_BYTES).step_by(97)) {
         let mut torn = whole.clone();
         torn[at] ^= 0x10;
-        expect(&torn, if at < 8 { "NotAPool" } else { "BadChecksum" });
+        expect(&torn, if at < 8 { "Overwritten" } else { "BadChecksum" });
     }
     expect(b"", "NotAPool");
     expect(b"a letter to my aunt", "NotAPool");
@@ -369,6 +369,51 @@ fn what_is_left_of_a_pool_is_removed_only_by_whoever_says_so() {
         assert_eq!(entries(root.path()).len(), 1);
         store.discard(&name("orders")).expect("by force");
         assert!(entries(root.path()).is_empty());
+    }
+}
+
+/// What lies behind the header tells, and 4096 zeroes are nothing else that anybody keeps there.
+#[test]
+fn a_pool_whose_header_is_lost_is_listed_and_can_be_discarded() {
+    let (root, store) = fresh();
+    let path = root.path().join("orders");
+    let put = |bytes: &[u8], offset: u64| {
+        File::options().write(true).open(&path).expect("a file").write_all_at(bytes, offset).expect("a write");
+    };
+    let garbage = [0xa5; DATA_OFFSET as usize];
+    let cases: [(&[(&[u8], u64)], HeaderError); 6] = [
+        (&[(&garbage[..1], 3)], HeaderError::Overwritten),
+        (&[(&garbage[..HEADER_BYTES], 0)], HeaderError::Overwritten),
+        (&[(&[0; HEADER_BYTES], 0)], HeaderError::Overwritten),
+        (&[(&[0; DATA_OFFSET as usize], 0)], HeaderError::Zeroed),
+        (&[(&[0; HEADER_BYTES], 0), (&garbage[HEADER_BYTES..], STATE_OFFSET)], HeaderError::Zeroed),
+        // Nothing is left that tells.
+        (&[(&garbage, 0)], HeaderError::NotAPool),
+    ];
+    for (writes, expected) in cases {
+        drop(create(&store, "orders"));
+        writes.iter().for_each(|(bytes, offset)| put(bytes, *offset));
+        let is_known = expected != HeaderError::NotAPool;
+        assert_eq!(store.list(None, 9).expect("a list").len(), usize::from(is_known), "{expected:?}");
+        for error in [store.info(&name("orders")).map(drop), store.remove(&name("orders"))] {
+            let Err(StoreError::Header { source, .. }) = error else { panic!("{expected:?}: {error:?}") };
+            assert_eq!(source, expected);
+        }
+        assert_eq!(store.discard(&name("orders")).is_ok(), is_known, "{expected:?}");
+        assert_eq!(path.exists(), !is_known);
+    }
+}
+
+#[test]
+fn a_roster_alone_tells_of_a_pool() {
+    let slot = Roster::made(2).slot(1).expect("a roster").1;
+    let mut begin = vec![7; DATA_OFFSET as usize];
+    begin[ROSTER_OFFSET as usize..][..ROSTER_BYTES].fill(0);
+    assert_eq!(without_magic(&begin), HeaderError::NotAPool);
+    begin[ROSTER_OFFSET as usize + ROSTER_BYTES / 2..][..slot.len()].copy_from_slice(&slot);
+    assert_eq!(without_magic(&begin), HeaderError::Overwritten);
+    for len_bytes in [0, 1, HEADER_BYTES - 1] {
+        assert_eq!(without_magic(&vec![0; len_bytes]), HeaderError::NotAPool);
     }
 }
 
