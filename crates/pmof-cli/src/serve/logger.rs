@@ -2,7 +2,7 @@
 
 use std::{
     fs::File,
-    io::{self, Write},
+    io::{self, Seek as _, Write},
     os::{fd::AsFd, unix::fs::MetadataExt as _},
     path::{Path, PathBuf},
     time::SystemTime,
@@ -77,7 +77,7 @@ pub(crate) fn start(name: &'static str, level: LogLevel, format: LogFormat, to: 
             Sink::Stderr { to_journal: journal.is_some_and(|journal| is_journal(&journal, io::stderr())) }
         }
     };
-    let lines: &'static Lines = Box::leak(Box::new(Lines { format, out: Mutex::new(Out { sink, lost: 0 }) }));
+    let lines: &'static Lines = Box::leak(Box::new(Lines { format, out: Mutex::new(Out::new(sink)) }));
     // No other logger was set before.
     let _ = log::set_logger(lines);
     log::set_max_level(level.filter());
@@ -120,6 +120,8 @@ struct Out {
     sink: Sink,
     /// Lines that could not be written since the last one that could.
     lost: u64,
+    /// Whether the log ends with a part of a line, which the next one has to end.
+    is_cut: bool,
 }
 
 enum Sink {
@@ -143,40 +145,87 @@ impl Log for Lines {
 }
 
 impl Out {
+    fn new(sink: Sink) -> Self {
+        Self { sink, lost: 0, is_cut: false }
+    }
+
     /// A log that cannot be written is no reason to stop serving. How many lines were lost is the first that is told afterwards.
     fn write(&mut self, line: &Line, format: LogFormat) {
-        if self.lost > 0 {
-            let lost = Line::lost(line.time, self.lost);
-            // Of the last one a part may have been written.
-            if self.sink.write(&lost, format, "\n").is_err() {
-                self.lost += 1;
-                return;
-            }
+        if self.lost > 0 && self.put(&Line::lost(line.time, self.lost), format) {
             self.lost = 0;
         }
-        if self.sink.write(line, format, "").is_err() {
+        // After a line that tells of fewer than were lost none may come.
+        if self.lost > 0 || !self.put(line, format) {
             self.lost += 1;
         }
     }
+
+    /// Whether all of the line was written. What is written of a line that is not is taken back, or else ended before the next line.
+    fn put(&mut self, line: &Line, format: LogFormat) -> bool {
+        match self.sink.write(line, format, if self.is_cut { "\n" } else { "" }) {
+            Ok(()) => self.is_cut = false,
+            Err(Cut { written_bytes: 0 }) => return false,
+            Err(Cut { .. }) => {
+                self.is_cut = true;
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// A write that failed, after so much of it was written as is still there.
+#[derive(Debug)]
+struct Cut {
+    written_bytes: usize,
 }
 
 impl Sink {
-    fn write(&mut self, line: &Line, format: LogFormat, before: &str) -> io::Result<()> {
+    fn write(&mut self, line: &Line, format: LogFormat, before: &str) -> Result<(), Cut> {
         let text = match format {
             LogFormat::Text => line.text(),
             LogFormat::Json => line.json(),
         };
+        let nothing = |_| Cut { written_bytes: 0 };
         match self {
             // The system log has times of its own.
-            Self::System(system) if format == LogFormat::Text => system.send(line.level, &line.without_time()),
-            Self::System(system) => system.send(line.level, &text),
-            Self::File(_, file) => file.write_all(format!("{before}{text}\n").as_bytes()),
+            Self::System(system) if format == LogFormat::Text => {
+                system.send(line.level, &line.without_time()).map_err(nothing)
+            }
+            Self::System(system) => system.send(line.level, &text).map_err(nothing),
+            Self::File(_, file) => {
+                let written = write_all(file, format!("{before}{text}\n").as_bytes());
+                written.map_err(|cut| if take_back(file, &cut).is_ok() { Cut { written_bytes: 0 } } else { cut })
+            }
             Self::Stderr { to_journal: true } => {
                 let text = if format == LogFormat::Text { line.without_time() } else { text };
-                io::stderr().write_all(format!("{before}<{}>{text}\n", system::severity(line.level)).as_bytes())
+                let priority = system::severity(line.level);
+                write_all(&mut io::stderr(), format!("{before}<{priority}>{text}\n").as_bytes())
             }
-            Self::Stderr { to_journal: false } => io::stderr().write_all(format!("{before}{text}\n").as_bytes()),
+            Self::Stderr { to_journal: false } => write_all(&mut io::stderr(), format!("{before}{text}\n").as_bytes()),
         }
+    }
+}
+
+/// As [`Write::write_all`], which does not tell how much was written.
+fn write_all(out: &mut impl Write, bytes: &[u8]) -> Result<(), Cut> {
+    let mut written_bytes = 0;
+    while written_bytes < bytes.len() {
+        match out.write(&bytes[written_bytes..]) {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Ok(count) if count > 0 => written_bytes += count,
+            _ => return Err(Cut { written_bytes }),
+        }
+    }
+    Ok(())
+}
+
+/// Cuts the part of a line off, if nobody has appended to the file since: the position of a file that is appended to is behind what was written last.
+fn take_back(file: &mut File, cut: &Cut) -> io::Result<()> {
+    let (end, len_bytes) = (file.stream_position()?, file.metadata()?.len());
+    match end.checked_sub(cut.written_bytes as u64) {
+        Some(begin) if end == len_bytes => file.set_len(begin),
+        _ => Err(io::ErrorKind::Unsupported.into()),
     }
 }
 
@@ -198,7 +247,7 @@ mod tests {
     fn lines_that_a_full_disk_took_are_counted_when_there_is_room_again() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("log");
-        let mut out = Out { sink: full(), lost: 0 };
+        let mut out = Out::new(full());
         for _ in 0..3 {
             out.write(&line("nobody reads this"), LogFormat::Text);
         }
@@ -207,10 +256,24 @@ mod tests {
         out.write(&line("and more"), LogFormat::Text);
         let text = std::fs::read_to_string(path).unwrap();
         let lines: Vec<_> = text.lines().collect();
-        assert_eq!(lines.len(), 4, "{text}");
-        assert_eq!(lines[0], "");
-        assert!(lines[1].contains("log_lines_lost: 3 lines"), "{text}");
-        assert!(lines[2].ends_with("there is room") && lines[3].ends_with("and more"), "{text}");
+        assert_eq!(lines.len(), 3, "{text}");
+        assert!(lines[0].contains("log_lines_lost: 3 lines"), "{text}");
+        assert!(lines[1].ends_with("there is room") && lines[2].ends_with("and more"), "{text}");
+    }
+
+    #[test]
+    fn a_part_of_a_line_that_cannot_be_taken_back_is_ended_before_the_next() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("log");
+        std::fs::write(&path, "{\"half\":").unwrap();
+        let mut out = Out { sink: Sink::File(path.clone(), open(&path).unwrap()), lost: 2, is_cut: true };
+        out.write(&line("whole"), LogFormat::Json);
+        out.write(&line("again"), LogFormat::Json);
+        let text = std::fs::read_to_string(path).unwrap();
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines.len() == 4 && lines[0] == "{\"half\":", "{text}");
+        assert!(lines[1].contains("\"count\":2") && lines[2].contains("whole") && lines[3].contains("again"), "{text}");
+        assert!(lines[1..].iter().all(|line| serde_json::from_str::<serde_json::Value>(line).is_ok()), "{text}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::{fs, fs::File, os::unix::fs::FileExt as _, path::PathBuf, process::Child};
 
 use pmof::{Durability, Pool};
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -197,4 +198,34 @@ fn the_log_is_on_standard_error_unless_told_otherwise() {
     wait_until("logged", || fs::read_to_string(&errors).unwrap().contains(" info listening: "));
     child.kill().unwrap();
     child.wait().unwrap();
+}
+
+/// A limit of file sizes cuts a line in the middle, as a full disk does, and can be raised again.
+#[test]
+fn a_full_disk_cuts_no_line_and_what_was_lost_is_told_when_there_is_room() {
+    let target = Logged::start(&["--log-format", "json"]);
+    target.line(&["listening"]);
+    let limit = |len_bytes: Option<u64>| {
+        let limit = Rlimit { current: len_bytes, maximum: None };
+        prlimit(Some(Pid::from_child(&target.child)), Resource::Fsize, limit).unwrap();
+    };
+    let miss = |name: &str| pmof(["pool", "info", &target.url(name)]).failed(&["there is no pool"]);
+    miss("before");
+    target.line(&["connection_closed"]);
+    let before = target.text();
+    limit(Some(before.len() as u64 + 50));
+    for _ in 0..3 {
+        miss("lost");
+    }
+    assert_eq!(target.text(), before, "no part of a line is left");
+    limit(None);
+    miss("after");
+    target.line(&["pool_refused", "\"pool\":\"after\""]);
+    let text = target.text();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect(line)).collect();
+    assert!(text.starts_with(&before) && !text.contains("\"pool\":\"lost\""), "{text}");
+    let told = lines.iter().find(|line| line["event"] == "log_lines_lost").unwrap();
+    // The connection, the refusal and the end of each; that of the last may have come after the room.
+    let (count, level) = (told["count"].as_u64().unwrap(), &told["level"]);
+    assert!((8..=9).contains(&count) && level == "error", "{told}");
 }
