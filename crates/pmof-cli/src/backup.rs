@@ -1,7 +1,7 @@
 //! `pmof pool export` and `pmof pool import`: backups of pools as streams.
 
 pub(crate) mod export;
-mod format;
+pub(crate) mod format;
 pub(crate) mod import;
 mod input;
 mod reader;

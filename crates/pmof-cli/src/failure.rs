@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use pmof_console::failure::Failure;
 
-use crate::copy::error::CopyError;
+use crate::{backup::format::FormatError, copy::error::CopyError};
 
 /// The exit status of a command that compared, and found a difference or damage. All else that keeps a command from what was asked is 1.
 pub(crate) const DIFFERS: u8 = 3;
@@ -21,9 +21,11 @@ impl Differs {
     }
 }
 
-/// Whether a command failed because it found a difference.
+/// Whether a command failed because it found a difference, or damage.
 pub(crate) fn is_difference(error: &anyhow::Error) -> bool {
-    error.is::<Differs>() || error.downcast_ref::<CopyError>().is_some_and(CopyError::is_difference)
+    error.is::<Differs>()
+        || error.downcast_ref::<CopyError>().is_some_and(CopyError::is_difference)
+        || error.downcast_ref::<FormatError>().is_some_and(FormatError::is_damage)
 }
 
 /// Says why something failed.

@@ -95,6 +95,30 @@ pub(crate) enum FormatError {
     Read { at: u64, source: io::Error },
 }
 
+impl FormatError {
+    /// Whether the export was looked at and is not sound, as opposed to one that is not what was asked for, or cannot be read here.
+    pub(crate) fn is_damage(&self) -> bool {
+        match self {
+            Self::NotAnExport
+            | Self::Cut { .. }
+            | Self::Header
+            | Self::Record { .. }
+            | Self::Chunk { .. }
+            | Self::Missing { .. }
+            | Self::Id
+            | Self::Trailing { .. } => true,
+            Self::Version { .. }
+            | Self::DigestsOnly
+            | Self::NoBase { .. }
+            | Self::WrongBase { .. }
+            | Self::NoIncrement
+            | Self::OtherPool { .. }
+            | Self::Memory { .. }
+            | Self::Read { .. } => false,
+        }
+    }
+}
+
 /// What an export begins with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ExportHeader {

@@ -38,7 +38,7 @@ static ZEROES: [u8; 64 << 10] = [0; 64 << 10];
 ///
 /// The pool has the replicas that are named, which are new ones: they are never mixed with what is left of the pool that was exported. It gets its name when it is
 /// complete, durable and verified. An export that is cut short, damaged, of another version or of another pool is refused, and then, or if the import is killed, nothing is
-/// left behind. An increment needs the exports that it is based on (`--base`). The exit status is 3 where the new pool does not read back as it was written.
+/// left behind. An increment needs the exports that it is based on (`--base`). The exit status is 3 where an export is damaged or cut short, or the new pool does not read back as it was written.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an independent option")]
 pub(crate) struct ImportArgs {

@@ -54,11 +54,18 @@ struct Counted<R> {
 
 impl<R: Read> Counted<R> {
     fn read(&mut self, into: &mut [u8]) -> Result<(), FormatError> {
-        self.input.read_exact(into).map_err(|source| match source.kind() {
-            io::ErrorKind::UnexpectedEof => FormatError::Cut { at: self.at },
-            _ => FormatError::Read { at: self.at, source },
-        })?;
-        self.at += into.len() as u64;
+        let mut rest = into;
+        while !rest.is_empty() {
+            match self.input.read(rest) {
+                Ok(0) => return Err(FormatError::Cut { at: self.at }),
+                Ok(count) => {
+                    self.at += count as u64;
+                    rest = &mut rest[count..];
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(source) => return Err(FormatError::Read { at: self.at, source }),
+            }
+        }
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 use std::{io::Write as _, ops::Deref};
 
 use pmof::ConsistencyPoint;
+use proptest::{collection::vec, prelude::*, sample::Index};
 use uuid::Uuid;
 
 use super::{
@@ -118,7 +119,8 @@ fn a_stream_that_is_cut_anywhere_is_refused() {
     let pool = pool();
     let stream = written(header(pool.len() as u64), &pool, None).output;
     for len in 0..stream.len() {
-        assert!(matches!(fails(&stream[..len], None), FormatError::Cut { .. }), "{len}");
+        let error = fails(&stream[..len], None);
+        assert!(matches!(error, FormatError::Cut { at } if at == len as u64), "{len}: {error}");
     }
     let longer = [&stream[..], &[0]].concat();
     assert!(matches!(fails(&longer, None), FormatError::Trailing { .. }));
@@ -222,5 +224,121 @@ fn digests_are_read_from_exports_and_from_files_of_their_own() {
         digests[at] ^= 1;
         // Their identifier does not count which of the two it is.
         assert!(digests_of_export(file(&digests)).is_err(), "{at}");
+    }
+}
+
+/// Reads whatever it is: each piece lies in the pool, and what is not refused has the digests that it says. True if it is not refused.
+fn read_wild(stream: &[u8], before: Option<&Made>, pool: &mut [u8]) -> bool {
+    let before = before.map(|made| Contents {
+        header: header(pool.len() as u64),
+        id: made.written.id,
+        digests: made.written.digests.clone(),
+    });
+    match read(stream, before, pool) {
+        Ok(contents) => {
+            let found: Vec<_> = pool.chunks(CHUNK).map(super::format::digest_of).collect();
+            assert!(found == contents.digests, "it does not hold what it says");
+            true
+        }
+        Err(error) => {
+            assert!(error.is::<FormatError>(), "{error:#}");
+            false
+        }
+    }
+}
+
+/// Some change of a stream.
+#[derive(Clone, Debug)]
+enum Edit {
+    Set(Index, u8),
+    Insert(Index, Vec<u8>),
+    Remove(Index, usize),
+    /// Bytes of another place.
+    Copy(Index, Index, usize),
+}
+
+fn edit() -> impl Strategy<Value = Edit> {
+    let place = any::<Index>;
+    // Sizes of records and of what follows them, among others.
+    let len = || prop_oneof![Just(RECORD_BYTES), Just(CHUNK), Just(RECORD_BYTES + CHUNK), 1..5000_usize];
+    prop_oneof![
+        3 => (place(), any::<u8>()).prop_map(|(at, byte)| Edit::Set(at, byte)),
+        1 => (place(), vec(any::<u8>(), 1..100)).prop_map(|(at, bytes)| Edit::Insert(at, bytes)),
+        2 => (place(), len()).prop_map(|(at, len)| Edit::Remove(at, len)),
+        2 => (place(), place(), len()).prop_map(|(from, to, len)| Edit::Copy(from, to, len)),
+    ]
+}
+
+fn apply(stream: &mut Vec<u8>, edit: &Edit) {
+    let place = |index: &Index| index.index(stream.len() + 1);
+    match edit {
+        Edit::Set(at, byte) => {
+            let at = place(at);
+            stream.get_mut(at).into_iter().for_each(|found| *found = *byte);
+        }
+        Edit::Insert(at, bytes) => {
+            let at = place(at);
+            stream.splice(at..at, bytes.iter().copied());
+        }
+        Edit::Remove(at, len) => {
+            let at = place(at);
+            stream.drain(at..stream.len().min(at + len));
+        }
+        Edit::Copy(from, to, len) => {
+            let (from, to) = (place(from), place(to));
+            let bytes = stream[from..stream.len().min(from + len)].to_vec();
+            stream.splice(to..to, bytes);
+        }
+    }
+}
+
+/// Records that all have their checksum: wrong in their places, lengths and order only.
+fn record(size_bytes: u64) -> impl Strategy<Value = (Record, Vec<u8>)> {
+    let chunk = CHUNK as u64;
+    let at = prop_oneof![6 => (0..8_u64).prop_map(move |at| at * chunk), 1 => 0..=size_bytes, 1 => any::<u64>()];
+    let len = prop_oneof![6 => Just(CHUNK), 1 => Just(100), 1 => 0..2 * CHUNK];
+    let bytes = (any::<bool>(), len, any::<u8>()).prop_map(|(is_right, len, byte)| (is_right, vec![byte; len]));
+    (0..4_u8, at, bytes, 0..8_u64, any::<u64>()).prop_map(move |(kind, at, (is_right, bytes), count, wild)| {
+        let digest = super::format::digest_of(if is_right { &bytes } else { b"" });
+        let len_bytes = bytes.len() as u32;
+        match kind {
+            0 => (Record::Data { offset: at, len_bytes, digest }, bytes),
+            1 if is_right => (Record::Zeroes { offset: at, len_bytes: count * chunk }, Vec::new()),
+            1 => (Record::Zeroes { offset: at, len_bytes: wild }, Vec::new()),
+            2 => (Record::Digests { first: count, len_bytes, digest }, bytes),
+            _ => (Record::End { digests_at: at, id: digest }, Vec::new()),
+        }
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn an_export_with_any_edits_is_refused_or_is_what_it_says(edits in vec(edit(), 0..4), is_increment: bool) {
+        let (mut pool, mut changed) = (pool(), pool());
+        changed[CHUNK..2 * CHUNK].fill(5);
+        let full = written(header(pool.len() as u64), &pool, None);
+        let increment = written(header(pool.len() as u64), &changed, Some(&full)).output;
+        let (mut stream, before) = if is_increment { (increment, Some(&full)) } else { (full.output.clone(), None) };
+        let sound = stream.clone();
+        edits.iter().for_each(|edit| apply(&mut stream, edit));
+        if !is_increment {
+            pool.fill(0);
+        }
+        prop_assert_eq!(read_wild(&stream, before, &mut pool), stream == sound);
+    }
+
+    #[test]
+    fn records_in_any_order_and_of_any_length_are_refused_or_are_what_they_say(
+        records in vec(record(5 * CHUNK as u64 + 100), 0..12),
+    ) {
+        let mut pool = vec![0; 5 * CHUNK + 100];
+        let mut stream = header(pool.len() as u64).to_bytes(Kind::Export).to_vec();
+        for (record, bytes) in &records {
+            stream.extend_from_slice(&record.to_bytes());
+            stream.extend_from_slice(bytes);
+        }
+        read_wild(&stream, None, &mut pool);
     }
 }

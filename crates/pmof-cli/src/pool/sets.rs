@@ -15,7 +15,7 @@ use pmof_pool::{
 use serde::Serialize;
 
 use super::check::undecided_text;
-use crate::copy::progress::Progress;
+use crate::{copy::progress::Progress, failure::Differs};
 
 /// Create the pool that a pool set file names
 #[derive(Debug, Args)]
@@ -58,6 +58,8 @@ pub(crate) struct How {
 }
 
 /// Recreate replicas that are missing or damaged, and copy what differs from the first sound one
+///
+/// With `--dry-run` the exit status is 3 where something would be changed.
 #[derive(Debug, Args)]
 pub(crate) struct SyncArgs {
     /// Pool set file
@@ -177,9 +179,14 @@ pub(crate) fn run_sync(args: &SyncArgs, connect: ConnectArgs) -> anyhow::Result<
     drop(bar);
     let report = report.with_context(|| format!("cannot synchronize {}", args.set.display()))?;
     if args.how.json {
-        return output::print_json(&sync_json(args, &report));
+        output::print_json(&sync_json(args, &report))?;
+    } else {
+        output::print(&sync_text(args, &report))?;
     }
-    Ok(output::print(&sync_text(args, &report))?)
+    if args.how.dry_run && !report.is_nothing() {
+        return Err(Differs::error(format!("a sync would change replicas of {}", args.set.display())));
+    }
+    Ok(())
 }
 
 fn sync_json(args: &SyncArgs, report: &SyncReport) -> SyncJson {

@@ -15,7 +15,7 @@ use pmof::{Durability, Pool, PoolOptions};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::support::{Said, Target, command, directory, file_with, files, pattern, pmof, text, wait_until};
+use crate::support::{Said, Target, command, directory, file_with, files, pattern, pmof, serve_with, text, wait_until};
 
 const FLAGS: [u8; 16] = *b"made for a test!";
 const MIB: usize = 1 << 20;
@@ -49,10 +49,23 @@ fn contents(url: &str) -> Vec<u8> {
 /// What a new name gets of exports, and that a failure leaves nothing.
 #[track_caller]
 fn refused(target: &Target, arguments: &[&str], words: &[&str]) {
+    import_nothing(target, arguments).failed(words);
+}
+
+/// The same of an export that is damaged.
+#[track_caller]
+fn damaged(target: &Target, arguments: &[&str], words: &[&str]) {
+    let said = import_nothing(target, arguments);
+    assert_eq!(said.output, "", "{said:?}");
+    said.differs(words);
+}
+
+fn import_nothing(target: &Target, arguments: &[&str]) -> Said {
     let before = target.files();
     let url = target.url("refused");
-    pmof(["pool", "import"].iter().chain(arguments).copied().chain([url.as_str()])).failed(words);
+    let said = pmof(["pool", "import"].iter().chain(arguments).copied().chain([url.as_str()]));
     wait_until("gone", || target.files() == before);
+    said
 }
 
 #[test]
@@ -142,10 +155,49 @@ fn pipes_carry_exports() {
     let full = File::options().write(true).open("/dev/full").unwrap();
     let export = command(["pool", "export", &from, "-"]).stdout(full).output().unwrap();
     Said::new(Instant::now(), export).failed(&["cannot export", "No space left"]);
-    refused(&target, &["-"], &["standard input is of no use", "cut short"]);
+    damaged(&target, &["-"], &["standard input is of no use", "cut short"]);
     pmof(["pool", "import", "--force", "-", &to]).wrong_use(&["--force reads the exports twice"]);
     pmof(["pool", "import", "-", "--base", "-", &to]).wrong_use(&["standard input is one export"]);
     pmof(["pool", "import", "-"]).wrong_use(&["URL"]);
+}
+
+/// Through shared memory from one target, and into it at another.
+#[test]
+fn shared_memory_carries_exports_too() {
+    let place = directory();
+    let shared = |name: &str| {
+        let root = place.path().join(name);
+        fs::create_dir(&root).unwrap();
+        let address = format!("shm://{}", text(&place.path().join(format!("{name}.socket"))));
+        let (child, tcp) = serve_with(&root, &["--listen", &address]);
+        (Killed(child), tcp, format!("{address}?pool="))
+    };
+    let [(_one, one_tcp, one), (_two, two_tcp, two)] = ["one", "two"].map(shared);
+    let bytes = pattern(5 * MIB);
+    pool_of(&format!("{one}orders"), bytes.len(), &bytes);
+    let (export, import) = piped(
+        &["pool", "export", &format!("{one}orders"), "-"],
+        &["pool", "import", "-", &format!("{two}orders"), "--durability", "process-crash"],
+    );
+    assert!(export.code == Some(0), "{export:?}");
+    assert!(import.done().contains("verified"));
+    assert!(contents(&format!("{two_tcp}/orders")) == bytes && contents(&format!("{two}orders")) == bytes);
+    // What was not imported leaves nothing here either.
+    let cut = piped(
+        &["pool", "export", &format!("{one_tcp}/nothing"), "-"],
+        &["pool", "import", "-", &format!("{two}nothing")],
+    );
+    cut.1.differs(&["cut short"]);
+    assert_eq!(files(&place.path().join("two")), ["orders"]);
+}
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 #[test]
@@ -192,8 +244,8 @@ fn what_is_no_whole_export_makes_no_pool() {
     pmof(["pool", "export", &target.url("orders"), text(&export)]).done();
     let sound = fs::read(&export).unwrap();
     let with = |name: &str, bytes: &[u8]| file_with(&place, name, bytes);
-    refused(&target, &[text(&with("garbage", &pattern(9000)))], &["is no export of a pool"]);
-    refused(&target, &[text(&with("empty", b""))], &["cut short"]);
+    damaged(&target, &[text(&with("garbage", &pattern(9000)))], &["is no export of a pool"]);
+    damaged(&target, &[text(&with("empty", b""))], &["cut short"]);
     refused(&target, &[text(&place.path().join("missing"))], &["cannot open", "missing"]);
     let flipped = |at: usize| {
         let mut bytes = sound.clone();
@@ -201,23 +253,23 @@ fn what_is_no_whole_export_makes_no_pool() {
         with("flipped", &bytes)
     };
     refused(&target, &[text(&flipped(8))], &["format version 5", "reads version 1"]);
-    refused(&target, &[text(&flipped(100))], &["its header is damaged"]);
+    damaged(&target, &[text(&flipped(100))], &["its header is damaged"]);
     // In the middle of the data, of the digests, and in the end.
-    refused(&target, &[text(&flipped(MIB / 2))], &["it is damaged", "the bytes at offset"]);
-    refused(&target, &[text(&flipped(sound.len() - 100))], &["it is damaged at byte"]);
-    refused(&target, &[text(&flipped(sound.len() - 10))], &["it is damaged at byte"]);
+    damaged(&target, &[text(&flipped(MIB / 2))], &["it is damaged", "the bytes at offset"]);
+    damaged(&target, &[text(&flipped(sound.len() - 100))], &["it is damaged at byte"]);
+    damaged(&target, &[text(&flipped(sound.len() - 10))], &["it is damaged at byte"]);
     for len in [10, 1000, 1024, MIB / 2, sound.len() - 64, sound.len() - 1] {
-        refused(&target, &[text(&with("cut", &sound[..len]))], &["cut short"]);
+        damaged(&target, &[text(&with("cut", &sound[..len]))], &["cut short"]);
     }
-    refused(&target, &[text(&with("longer", &[&sound[..], b"x"].concat()))], &["something follows its end"]);
+    damaged(&target, &[text(&with("longer", &[&sound[..], b"x"].concat()))], &["something follows its end"]);
     // Nor is what there is removed for it.
-    pmof(["pool", "import", "--force", text(&flipped(MIB / 2)), &target.url("orders")]).failed(&["it is damaged"]);
+    pmof(["pool", "import", "--force", text(&flipped(MIB / 2)), &target.url("orders")]).differs(&["it is damaged"]);
     assert!(contents(&target.url("orders"))[..MIB] == pattern(MIB));
     let writer = options(&target.url("orders")).open().unwrap();
     pmof(["pool", "import", "--force", text(&export), &target.url("orders")])
         .failed(&["for writing", "close it there"]);
     writer.close().unwrap();
-    pmof(["pool", "import", "--dry-run", text(&flipped(MIB / 2))]).failed(&["cannot be imported", "it is damaged"]);
+    pmof(["pool", "import", "--dry-run", text(&flipped(MIB / 2))]).differs(&["cannot be imported", "it is damaged"]);
 }
 
 /// Records of 8 bytes, numbered from 1, one after the other.
@@ -317,7 +369,7 @@ fn a_pool_that_is_opened_for_writing_meanwhile_is_not_exported() {
     output.read_to_end(&mut stream).unwrap();
     let said = Said::new(Instant::now(), export.wait_with_output().unwrap());
     said.failed(&["was opened for writing while it was exported", "--at-point"]);
-    refused(&target, &[text(&file_with(&place, "stream", &stream))], &["cut short"]);
+    damaged(&target, &[text(&file_with(&place, "stream", &stream))], &["cut short"]);
 }
 
 #[test]
@@ -361,7 +413,9 @@ fn where_there_is_no_room_nothing_is_left() {
     let urls = [target.url("restored"), format!("{}/restored", ready().unwrap())];
     let said = pmof(["pool", "import", text(&export), &urls[0], &urls[1]]);
     said.failed(&["cannot import", "files of 4194304 bytes at most"]);
-    assert_eq!((files(small.path()), target.files()), (Vec::new(), vec!["orders".to_owned()]));
+    assert_eq!(files(small.path()), [""; 0]);
+    // Where there was room, what was made goes with its connection.
+    wait_until("gone", || target.files() == ["orders"]);
     serve.kill().unwrap();
     serve.wait().unwrap();
 }

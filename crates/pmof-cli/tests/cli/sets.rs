@@ -241,13 +241,16 @@ fn a_flipped_byte_is_found_and_made_good() {
         (&false.into(), &1.into(), &(3 * MIB).into())
     );
 
-    let dry = pmof(["pool", "sync", text(&set), "--dry-run", "--json"]).json();
+    let dry = pmof(["pool", "sync", text(&set), "--dry-run", "--json"]);
+    dry.differs(&["a sync would change replicas of"]);
+    let dry: serde_json::Value = serde_json::from_str(&dry.output).unwrap();
     let done = pmof(["pool", "sync", text(&set), "--json"]).json();
     assert_eq!(dry["replicas"], done["replicas"], "a dry run is true");
     assert_eq!(done["replicas"][1]["copied_blocks"], 1);
     pmof(["pool", "check", text(&set)]).done();
     let said = pmof(["pool", "sync", text(&set)]).done();
     assert_eq!(said, "replica 1: unchanged\nreplica 2: unchanged\n");
+    assert_eq!(pmof(["pool", "sync", text(&set), "--dry-run"]).done(), said);
 }
 
 /// Files that were made beforehand, as for space in one piece, become parts, and a pool that is in use is not there to be made.
@@ -332,8 +335,9 @@ fn a_lost_part_comes_back() {
     fs::remove_file(place.path().join("r0p1")).unwrap();
     let said = pmof(["pool", "check", text(&set)]);
     assert!(said.code == Some(3) && said.output.contains("replica 0: the part"), "{said:?}");
-    let said = pmof(["pool", "sync", text(&set), "--dry-run"]).done();
-    assert!(said.contains("replica 0: would be restored from replica 1; the part "), "{said}");
+    let said = pmof(["pool", "sync", text(&set), "--dry-run"]);
+    said.differs(&["a sync would change replicas of"]);
+    assert!(said.output.contains("replica 0: would be restored from replica 1; the part "), "{said:?}");
     assert!(!place.path().join("r0p1").exists());
     let said = pmof(["pool", "sync", text(&set)]).done();
     assert!(said.contains("replica 0: restored from replica 1, ") && said.ends_with("r0p1 is missing\n"), "{said}");

@@ -11,7 +11,8 @@ use std::{
     fs,
     io::{Read, Write},
     net::TcpListener,
-    process::{Command, Stdio},
+    path::Path,
+    process::{Command, Output, Stdio},
     time::{Duration, Instant},
 };
 
@@ -193,6 +194,44 @@ fn real_sshd_carries_pools() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let output = sshd.pmof(&["pool", "info", &pool]);
     assert!(String::from_utf8_lossy(&output.stdout).contains("a file of 3.9 KiB"), "{output:?}");
+}
+
+/// From a pool on another machine to one there, through a file and through a pipe here.
+fn export_and_import(url: impl Fn(&str) -> String, pmof: impl Fn(&[&str], Option<&[u8]>) -> Output, directory: &Path) {
+    let succeed = |arguments: &[&str], input: Option<&[u8]>| {
+        let output = pmof(arguments, input);
+        assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+        output.stdout
+    };
+    let [source, back, file] = ["source", "back", "export"].map(|name| directory.join(name).display().to_string());
+    fs::write(&source, "kept".repeat(500_000)).unwrap();
+    succeed(&["cp", &source, &url("orders"), "--durability", "process-crash"], None);
+    succeed(&["pool", "export", &url("orders"), &file], None);
+    succeed(&["pool", "import", "--durability", "process-crash", &file, &url("first")], None);
+    let export = succeed(&["pool", "export", &url("orders"), "-"], None);
+    succeed(&["pool", "import", "--durability", "process-crash", "-", &url("second")], Some(&export));
+    for name in ["first", "second"] {
+        succeed(&["cp", &url(name), &back, "--force"], None);
+        assert!(fs::read(&source).unwrap() == fs::read(&back).unwrap(), "{name}");
+    }
+    let cut = pmof(&["pool", "import", "-", &url("third")], Some(&export[..export.len() / 2]));
+    assert_eq!(cut.status.code(), Some(3), "{}", String::from_utf8_lossy(&cut.stderr));
+    let list = url("");
+    assert_eq!(succeed(&["pool", "ls", list.trim_end_matches('/')], None), b"first\norders\nsecond\n");
+}
+
+#[test]
+fn exports_and_imports_go_through_ssh() {
+    let stage = Stage::local();
+    let url = |name: &str| format!("ssh://some-host/{name}");
+    export_and_import(url, |arguments, input| stage.pmof_with(arguments, input), stage.directory.path());
+}
+
+#[test]
+#[ignore = "needs sshd: the suite `ssh` of `cargo xtask test` runs it"]
+fn real_sshd_carries_exports() {
+    let sshd = Sshd::start();
+    export_and_import(|name| sshd.url(name), |arguments, input| sshd.pmof_with(arguments, input), sshd.directory());
 }
 
 #[test]

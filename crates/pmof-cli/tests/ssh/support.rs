@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
+    io::{BufRead, BufReader, Write as _},
     net::{TcpListener, TcpStream},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
@@ -48,7 +48,12 @@ impl Stage {
 
     /// `pmof` with this in ssh's place, and this root on the other side.
     pub(crate) fn pmof(&self, arguments: &[&str]) -> Output {
-        run_pmof(&self.ssh, &self.root(), arguments)
+        self.pmof_with(arguments, None)
+    }
+
+    /// The same with something on its standard input.
+    pub(crate) fn pmof_with(&self, arguments: &[&str], input: Option<&[u8]>) -> Output {
+        run_pmof(&self.ssh, &self.root(), arguments, input)
     }
 
     /// Runs `pmof`, which must succeed.
@@ -67,13 +72,17 @@ impl Stage {
     }
 }
 
-fn run_pmof(ssh: &Path, root: &Path, arguments: &[&str]) -> Output {
-    Command::new(PMOF)
-        .args(arguments)
-        .env("PMOF_SSH", ssh)
-        .env("PMOF_SSH_COMMAND", format!("exec {PMOF} serve --stdio --root {}", root.display()))
-        .output()
-        .unwrap()
+fn run_pmof(ssh: &Path, root: &Path, arguments: &[&str], input: Option<&[u8]>) -> Output {
+    let mut pmof = Command::new(PMOF);
+    let pmof = pmof.args(arguments).env("PMOF_SSH", ssh).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let pmof = pmof.env("PMOF_SSH_COMMAND", format!("exec {PMOF} serve --stdio --root {}", root.display()));
+    let mut pmof = pmof.stderr(Stdio::piped()).spawn().unwrap();
+    let (mut stdin, input) = (pmof.stdin.take().unwrap(), input.unwrap_or_default().to_vec());
+    // One that does not want all of it may end first.
+    let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
+    let output = pmof.wait_with_output().unwrap();
+    writer.join().unwrap();
+    output
 }
 
 fn write_program(path: &Path, text: &str) {
@@ -141,7 +150,11 @@ impl Sshd {
     }
 
     pub(crate) fn pmof(&self, arguments: &[&str]) -> Output {
-        run_pmof(&self.directory().join("ssh"), &self.directory().join("root"), arguments)
+        self.pmof_with(arguments, None)
+    }
+
+    pub(crate) fn pmof_with(&self, arguments: &[&str], input: Option<&[u8]>) -> Output {
+        run_pmof(&self.directory().join("ssh"), &self.directory().join("root"), arguments, input)
     }
 }
 

@@ -86,7 +86,7 @@ fn a_flipped_byte_of_a_remote_replica_is_found_and_made_good() {
     let report: serde_json::Value = serde_json::from_str(&printed).unwrap();
     assert_eq!(report["replicas"][2]["mismatches"][0]["offset"], 8 * MIB + 5);
     assert_eq!((&report["replicas"][1]["mismatch_count"], &report["is_sound"]), (&0.into(), &false.into()));
-    let dry = fixture.run(&["sync", "set", "--dry-run"]);
+    let [dry, _] = fixture.fail(&["sync", "set", "--dry-run"]);
     assert!(dry.contains("replica 2: would be made equal to replica 0, 64.0 KiB"), "{dry}");
     assert!(fixture.fail(&["check", "set"])[1].contains("not sound"));
     let done = fixture.run(&["sync", "set"]);
