@@ -4,6 +4,7 @@ use std::{
     net::IpAddr,
     path::{Path, PathBuf},
     str::FromStr,
+    sync::atomic::Ordering,
     time::Duration,
 };
 
@@ -36,6 +37,7 @@ pub(crate) mod logger;
 mod manager;
 mod metrics;
 mod operated;
+mod stdio;
 
 /// The default configuration files; the second is below the home directory.
 const SYSTEM_CONFIG: &str = "/etc/pmof/pmof.conf";
@@ -51,7 +53,7 @@ pub(crate) struct ServeArgs {
     /// Configuration file [default: /etc/pmof/pmof.conf and then ~/.config/pmof/pmof.conf, where they are]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Directory of the pools; it must exist. the home directory by default with `--stdio`
+    /// Directory of the pools; it must exist; the home directory by default with `--stdio`
     #[arg(long, value_name = "DIR", required_unless_present_any = ["stdio", "config"])]
     root: Option<PathBuf>,
     /// Serve one initiator, which started this command through ssh, until standard input ends
@@ -270,9 +272,13 @@ impl ServeArgs {
     }
 }
 
-/// Serves the initiator at the other end of standard input and output.
+/// Serves the initiator at the other end of standard input and output. A signal ends the session as the end of its input does.
 pub(crate) fn run_stdio(root: &Path, options: StdioOptions) -> anyhow::Result<()> {
-    Ok(serve_stdio(root, options, std::io::stdin().lock(), std::io::stdout().lock())?)
+    let (input, is_stopped) = stdio::input_until_signal()?;
+    match serve_stdio(root, options, input, std::io::stdout().lock()) {
+        Err(_) if is_stopped.load(Ordering::Acquire) => Ok(()),
+        ended => Ok(ended?),
+    }
 }
 
 /// The home directory.

@@ -2,20 +2,23 @@
 
 use std::{
     collections::hash_map::RandomState,
-    fs,
+    fs::{self, File},
     hash::{BuildHasher as _, Hasher as _},
-    os::unix::process::ExitStatusExt as _,
+    os::unix::{
+        fs::{FileExt as _, PermissionsExt as _},
+        process::ExitStatusExt as _,
+    },
     path::{Path, PathBuf},
     process::{Child, ExitStatus, Stdio},
     thread::{self, sleep},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use pmof::{Durability, Pool};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-use crate::support::{Target, command, directory, file_with, files, pattern, pmof, serve_with, text, wait_until};
+use crate::support::{Said, Target, command, directory, file_with, files, pattern, pmof, serve_with, text, wait_until};
 
 /// A command that makes its files in `place`, and its sockets there too.
 fn start(place: &Path, arguments: &[&str]) -> Child {
@@ -40,16 +43,19 @@ fn moments() -> Vec<(u64, Signal)> {
 }
 
 /// Processes that were given the directory for their files.
-fn processes_of(place: &Path) -> Vec<String> {
+fn processes_of(place: &Path) -> Vec<(Pid, String)> {
     let given = format!("TMPDIR={}", text(place)).into_bytes();
     let all = fs::read_dir("/proc").unwrap().map(|entry| entry.unwrap().path());
     let is_given = |path: &PathBuf| {
         let environment = fs::read(path.join("environ")).unwrap_or_default();
         environment.split(|byte| *byte == 0).any(|variable| variable == given)
     };
-    let command =
-        |path: PathBuf| String::from_utf8_lossy(&fs::read(path.join("cmdline")).unwrap_or_default()).into_owned();
-    all.filter(is_given).map(command).collect()
+    let command = |path: PathBuf| {
+        let process = Pid::from_raw(path.file_name()?.to_str()?.parse().ok()?)?;
+        let command = fs::read(path.join("cmdline")).ok().filter(|command| !command.is_empty())?;
+        Some((process, String::from_utf8_lossy(&command).into_owned()))
+    };
+    all.filter(is_given).filter_map(command).collect()
 }
 
 /// Ends it at several moments of its work: with `how`, and nothing is left but `kept`.
@@ -167,4 +173,70 @@ fn a_copy_leaves_no_part_and_the_old_file() {
         }
     }
     assert!(was_interrupted, "never in the middle of the copy");
+}
+
+/// It goes on where it was: what it was making has its name by the set, and is not taken for whole.
+#[test]
+fn a_sync_leaves_the_set_and_can_be_made_again() {
+    for (delay_ms, signal) in moments() {
+        let place = directory();
+        let part = |name: &str| place.path().join(name);
+        let lines = ["one", "two"].map(|name| format!("64M {}\n", text(&part(name)))).join("REPLICA\n");
+        let set = file_with(&place, "set", format!("PMEMPOOLSET\n{lines}").as_bytes());
+        pmof(["pool", "create", text(&set)]).done();
+        let byte = File::options().write(true).open(part("one")).unwrap();
+        byte.write_all_at(b"x", 40 << 20).unwrap();
+        fs::remove_file(part("two")).unwrap();
+        let mut child = start(place.path(), &["pool", "sync", text(&set)]);
+        wait_until("at work", || part("two").exists() || child.try_wait().unwrap().is_some());
+        // The whole of it takes as long.
+        sleep(Duration::from_millis(delay_ms / 10));
+        let status = end(&mut child, signal);
+        let is_as_told = status.signal() == Some(signal.as_raw()) || status.code() == Some(0);
+        assert!(is_as_told, "after {delay_ms} ms, {signal:?}: {status}");
+        let left = files(place.path());
+        assert!(left == ["one", "set", "two"] || left == ["one", "set"], "after {delay_ms} ms, {signal:?}: {left:?}");
+        pmof(["pool", "sync", text(&set)]).done();
+        pmof(["pool", "check", text(&set)]).done();
+        let mut byte = [0];
+        File::open(part("two")).unwrap().read_exact_at(&mut byte, 40 << 20).unwrap();
+        assert_eq!(&byte, b"x", "it is a copy of the other");
+    }
+}
+
+/// Its initiator is told, and what it was making has no name.
+#[test]
+fn a_target_that_ssh_started_ends_its_session_and_leaves_pools_only() {
+    let given = directory();
+    let source = file_with(&given, "source", &pattern(32 << 20));
+    let ssh = file_with(&given, "ssh", b"#!/bin/sh\nfor command; do :; done\nexec sh -c \"$command\"\n");
+    fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut was_ended = false;
+    for (delay_ms, signal) in moments() {
+        let (place, root) = (directory(), directory());
+        let serve = format!("exec {} serve --stdio --root {}", env!("CARGO_BIN_EXE_pmof"), text(root.path()));
+        let mut copy = command(["cp", text(&source), "ssh://some-host/orders", "--durability", "process-crash"]);
+        copy.env("TMPDIR", place.path()).env("PMOF_SSH", &ssh).env("PMOF_SSH_COMMAND", serve);
+        let mut copy = copy.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+        let target = || {
+            let found = processes_of(place.path()).into_iter().find(|(_, command)| {
+                let words: Vec<_> = command.split('\0').collect();
+                words[0] == env!("CARGO_BIN_EXE_pmof") && words[1..].starts_with(&["serve", "--stdio"])
+            });
+            found.map(|(process, _)| process)
+        };
+        wait_until("at work", || target().is_some() || copy.try_wait().unwrap().is_some());
+        sleep(Duration::from_millis(delay_ms));
+        if let Some(target) = target() {
+            let _ = kill_process(target, signal);
+        }
+        let said = Said::new(Instant::now(), copy.wait_with_output().unwrap());
+        was_ended |= said.code == Some(1);
+        assert!(matches!(said.code, Some(0 | 1)) && !said.errors.contains("panicked"), "{delay_ms} ms: {said:?}");
+        wait_until("no process is left", || processes_of(place.path()).is_empty());
+        assert_eq!(files(place.path()), [""; 0]);
+        let left = files(root.path());
+        assert!(left.is_empty() || left == ["orders"], "after {delay_ms} ms, {signal:?}: {left:?}");
+    }
+    assert!(was_ended, "never in the middle of the copy");
 }
