@@ -82,7 +82,9 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// Nobody listens there, or there is no way there.
-    #[error("cannot reach {address}: {why}; is the target running there?")]
+    #[error(
+        "cannot reach {address}: {why}; is the target running there? One that was told to stop takes no new connections"
+    )]
     Unreachable {
         /// The address.
         address: String,

@@ -53,7 +53,10 @@ impl FromStr for TargetUrl {
         }
         Ok(match text.strip_prefix(SSH_SCHEME) {
             Some(host) => Self::Ssh(host.parse()?),
-            None => Self::Address(text.parse()?),
+            None => match text.parse() {
+                Err(AddressError::NoScheme { text }) => return Err(PoolUrlError::NoTarget { text }),
+                address => Self::Address(address?),
+            },
         })
     }
 }
@@ -99,6 +102,14 @@ pub enum PoolUrlError {
         "{text:?} is no pool URL: write tcp://HOST[:PORT]/POOL, verbs://HOST[:PORT]/POOL, fabric+PROVIDER://HOST[:PORT]/POOL, shm:///PATH/OF/SOCKET?pool=POOL, ssh://[USER@]HOST[:PORT]/POOL or file:///DIRECTORY/POOL"
     )]
     UnknownScheme {
+        /// What was given.
+        text: String,
+    },
+    /// The same where a target, or a directory in the place of one, is to be named.
+    #[error(
+        "{text:?} is no address: write tcp://HOST[:PORT], verbs://HOST[:PORT], fabric+PROVIDER://HOST[:PORT], shm:///PATH/OF/SOCKET, ssh://[USER@]HOST[:PORT] or file:///DIRECTORY"
+    )]
+    NoTarget {
         /// What was given.
         text: String,
     },

@@ -166,3 +166,22 @@ fn options_that_nothing_can_follow_are_refused() {
     let url = format!("{}?source=127.0.0.1", target.url("orders"));
     pmof(["pool", "info", &url]).wrong_use(&["source=127.0.0.1", "is not understood", "tcp://HOST[:PORT]/POOL"]);
 }
+
+/// It says at once what it cannot do and why, and does not wait.
+#[test]
+fn a_target_without_a_free_connection_says_so() {
+    let root = crate::support::directory();
+    let (mut child, address) = crate::support::serve_with(root.path(), &["--max-connections", "1"]);
+    let options = Pool::options().replica(format!("{address}/orders")).require(Durability::ProcessCrash);
+    let pool = options.create(1 << 20).unwrap();
+    let words = ["cannot tell how the target is", "as many connections as it may have", "--max-connections"];
+    let said = pmof(["status", &address]);
+    said.failed(&words);
+    assert!(said.elapsed.as_secs() < 4, "it waits for the connect timeout: {said:?}");
+    let said = pmof(["status", "--json", &address]);
+    assert!(said.code == Some(1) && said.errors.contains(words[1]), "{said:?}");
+    pool.close().unwrap();
+    crate::support::wait_until("served", || pmof(["status", &address]).code == Some(0));
+    child.kill().unwrap();
+    child.wait().unwrap();
+}

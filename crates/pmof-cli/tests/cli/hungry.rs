@@ -44,7 +44,7 @@ enum Diet {
 }
 
 /// An initiator made by hand.
-struct Hungry {
+pub(crate) struct Hungry {
     stream: TcpStream,
     sequence: u64,
     key: RegionKey,
@@ -55,7 +55,7 @@ struct Hungry {
 }
 
 impl Hungry {
-    fn connect(address: SocketAddr) -> Self {
+    pub(crate) fn connect(address: SocketAddr) -> Self {
         let mut stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(LONG)).unwrap();
         // From the protocol's tables: the longest send queue and inbox, so that nothing holds the target back.
@@ -88,14 +88,14 @@ impl Hungry {
         Frame::new(opcode, self.sequence)
     }
 
-    fn send(&mut self, request: &Request) {
+    pub(crate) fn send(&mut self, request: &Request) {
         let message = request.encode(1).unwrap();
         let frame = Frame { length: message.len() as u64, ..self.next(Opcode::Send) };
         self.stream.write_all(&[&frame.encode()[..], &message].concat()).unwrap();
     }
 
     /// The service's next answer, and the number by which to say that it came.
-    fn answer(&mut self) -> (u64, Reply) {
+    pub(crate) fn answer(&mut self) -> (u64, Reply) {
         loop {
             let (frame, payload) = self.frame();
             if frame.opcode == Opcode::Send {

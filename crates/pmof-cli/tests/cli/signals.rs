@@ -7,9 +7,11 @@ use std::{
 };
 
 use pmof::{Durability, Pool};
+use pmof_control::{OpenFor, PoolName, Reply, Request};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{
+    hungry::Hungry,
     logs::Logged,
     support::{LONG, directory, file_with, files, pmof, text, wait_until},
 };
@@ -75,6 +77,31 @@ fn a_writer_is_waited_for_and_nobody_else_comes() {
     let pool = options.open().unwrap();
     assert!(pool.was_closed());
     assert_eq!(&bytes_of(&pool), b"kept");
+}
+
+/// Who was connected already and asks to open a pool is told why not; who connects finds nobody, and may guess why.
+#[test]
+fn a_target_that_drains_says_so_to_those_who_ask() {
+    let mut target = Logged::start(&["--drain-timeout", "1min"]);
+    let pool = target.create("orders");
+    target.create("other").close().unwrap();
+    let mut connected = Hungry::connect(target.address.trim_start_matches("tcp://").parse().unwrap());
+    target.signal(Signal::TERM);
+    target.line(&[" info draining: ", "open pool: 1"]);
+    let name = PoolName::new("other").unwrap();
+    connected.send(&Request::Open { name, access: OpenFor::Write, require: Durability::ProcessCrash });
+    let (_, reply) = connected.answer();
+    let Reply::Refused { text: told, .. } = reply else { panic!("{reply:?}") };
+    assert_eq!(told, "this target was told to stop; connect again when it is back");
+    target.line(&[" info pool_refused: ", "told to stop", "pool=other", "request=open"]);
+    target.nobody_listens();
+    for call in [["status", &target.address], ["cp", &target.url("other")]] {
+        let copy = target.place.path().join("copy");
+        let arguments = if call[0] == "cp" { vec![call[0], call[1], text(&copy)] } else { call.to_vec() };
+        pmof(arguments).failed(&["Connection refused", "One that was told to stop takes no new connections"]);
+    }
+    pool.close().unwrap();
+    assert_eq!(target.end().0.code(), Some(0));
 }
 
 #[test]
