@@ -42,7 +42,7 @@ const PROGRESS_LINES: u64 = 10;
 
 const POOL_NAME: &str = "soak";
 
-/// Kill targets and initiators at random under load and checks that nothing acknowledged is lost.
+/// Kill targets and initiators at random under load and check that nothing acknowledged is lost.
 ///
 /// A process writes to a pool of 1 MiB as fast as it can and tells what was acknowledged. Again and again the target,
 /// the initiator or both are killed with SIGKILL; then every 8 bytes of the pool must be the last acknowledged value or

@@ -83,6 +83,7 @@ enum PoolCommand {
     /// Remove pools with all their bytes
     Rm(RemoveArgs),
     Ls(ListArgs),
+    #[command(visible_alias = "kick")]
     Release(ReleaseArgs),
     Scrub(ScrubArgs),
     Create(CreateArgs),

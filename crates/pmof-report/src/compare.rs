@@ -13,7 +13,7 @@ use crate::{
     matrix::{Metric, chart},
 };
 
-/// Set two reports side by side and says which differences are more than noise
+/// Set two reports side by side and say which differences are more than noise
 ///
 /// A cell differs where the 95 % confidence intervals of its medians in both reports do not overlap. Where its floor moved as far in the same
 /// direction, the machine changed, not pmof.

@@ -30,7 +30,7 @@ pub use matrix::Plan;
 pub use page::html;
 pub use table::csv;
 
-/// Measure everything that works on this machine, each beside its floor, and writes one page
+/// Measure everything that works on this machine, each beside its floor, and write one page
 ///
 /// Latency by block size; bandwidth by block size, threads and depth; both under load on the target's CPU; reads, writes and mixes; each
 /// mode and transport; one to three replicas. What cannot run here is shown as skipped, with its reason. Writes report.html, which needs no

@@ -21,7 +21,7 @@ mod result;
 mod server;
 mod text;
 
-/// Run a job file of fio's librpma engines, and prints what fio prints
+/// Run a job file of fio's librpma engines, and print what fio prints
 ///
 /// The engines are those of APM and GPSPM, client and server, with their options. Start the server's file first; it ends with its clients.
 /// Over tcp, where no device does read-after-write, an APM client uses the method that the connection has, which the last line names.

@@ -42,7 +42,7 @@ pub struct FloorServerArgs {
     exit_with_parent: Option<u32>,
 }
 
-/// Measure one floor and prints one JSON object.
+/// Measure one floor and print one JSON object.
 #[derive(Debug, Args)]
 pub struct FloorClientArgs {
     /// Address of a floor server

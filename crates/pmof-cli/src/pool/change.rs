@@ -401,7 +401,8 @@ fn end(pool: &Pool, (added, removed): (Option<String>, Option<String>), how: &Ho
         1 => " and a witness".to_owned(),
         _ => format!(" and {witnesses} witnesses"),
     };
-    say!("the pool has {members} members, {in_sync} of them in sync{besides}");
+    let s = if members == 1 { "" } else { "s" };
+    say!("the pool has {members} member{s}, {in_sync} of them in sync{besides}");
     Ok(())
 }
 

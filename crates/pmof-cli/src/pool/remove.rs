@@ -217,7 +217,7 @@ fn is_unusable(error: &PoolError) -> bool {
     matches!(**source, ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool, .. })
 }
 
-/// Whether it begins as a pool does: what does not is not listed.
+/// Whether it is a pool, or was one: what is not is not listed.
 fn is_listed(url: &PoolUrl, connect: ConnectArgs) -> anyhow::Result<bool> {
     let options = url.source.into_iter().fold(connect.pools(), PoolOptions::source);
     Ok(pmof::list_pools(&url.target, &options)?.contains(&url.name))

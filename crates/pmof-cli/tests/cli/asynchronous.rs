@@ -16,7 +16,7 @@ fn a_member_is_added_shown_and_promoted() {
     pool.persist(0, b"orders").unwrap();
     pool.close().unwrap();
     let said = pmof(["pool", "add", "--async", &here, &far]).done();
-    assert_eq!(said, format!("added {far}\nthe pool has 1 members, 1 of them in sync\n"));
+    assert_eq!(said, format!("added {far}\nthe pool has 1 member, 1 of them in sync\n"));
     let report = pmof(["pool", "status", "--json", &here]).json();
     assert_eq!((&report["made"], &report["quorum"]), (&1.into(), &1.into()), "{report}");
     let member = &report["members"][1];
