@@ -18,8 +18,12 @@ mod stage;
 mod tests;
 
 /// Pages, and what the headings of their sections begin with. Each section has a shell of its own.
-const SECTIONS: [(&str, &str); 3] =
-    [("README.md", "Try it"), ("docs/pool-sets.md", "Pool sets"), ("docs/backup.md", "Back up and restore")];
+const SECTIONS: [(&str, &str); 4] = [
+    ("README.md", "Try it"),
+    ("docs/pool-sets.md", "Pool sets"),
+    ("docs/operating.md", "From installation to an upgrade"),
+    ("docs/backup.md", "Back up and restore"),
+];
 
 /// Commands that are not run, word for word, and why. Each must be in a page, and be one that xtask takes.
 const NOT_RUN: [(&str, &str); 2] = [

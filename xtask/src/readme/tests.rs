@@ -5,12 +5,14 @@ use super::*;
 const README: &str = include_str!("../../../README.md");
 const POOL_SETS: &str = include_str!("../../../docs/pool-sets.md");
 const BACKUP: &str = include_str!("../../../docs/backup.md");
+const OPERATING: &str = include_str!("../../../docs/operating.md");
 
 /// The sections, with this page in README's place.
 fn sections_with(readme: &str) -> Result<Vec<Section>> {
     let text = |page: &str| match page {
         "README.md" => readme,
         "docs/backup.md" => BACKUP,
+        "docs/operating.md" => OPERATING,
         _ => POOL_SETS,
     };
     sections(|page| Ok(text(page).to_owned()))
