@@ -129,3 +129,52 @@ fn the_same_option_has_the_same_value_everywhere() {
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
+
+/// What a transcript has of one command.
+#[derive(Debug, Default)]
+struct Shown {
+    help: bool,
+    /// Runs that end with 0 and that do not, as text and as JSON.
+    right: [bool; 2],
+    wrong: [bool; 2],
+}
+
+/// What the file of `tests/transcripts` for a command shows of it.
+fn shown(path: &[String]) -> Shown {
+    let file = format!("{}/tests/transcripts/{}.txt", env!("CARGO_MANIFEST_DIR"), path.join("-"));
+    let text = std::fs::read_to_string(&file).unwrap_or_default();
+    let call = format!("pmof {} ", path.join(" "));
+    let mut shown = Shown::default();
+    for block in text.split("\n$ ").map(|block| block.strip_prefix("$ ").unwrap_or(block)) {
+        let line = block.lines().next().unwrap_or_default();
+        if !format!("{line} ").contains(&call) {
+            continue;
+        }
+        let options: Vec<_> = line.split(' ').collect();
+        let format = usize::from(options.contains(&"--json"));
+        if options.contains(&"--help") {
+            shown.help = true;
+        } else if block.contains("\n[exit ") {
+            shown.wrong[format] = true;
+        } else {
+            shown.right[format] = true;
+        }
+    }
+    shown
+}
+
+/// Its help, a run that is right and one that is wrong: as text, and as JSON where it has that. Of a command that only has others below it, what is right is theirs.
+#[test]
+fn every_command_has_a_transcript() {
+    let mut wrong = Vec::new();
+    for (path, command) in commands().into_iter().filter(|(path, _)| !path.is_empty()) {
+        let has_json = options(&command).any(|(_, name)| name == "json");
+        let shown = shown(&path);
+        let formats = 0..=usize::from(has_json);
+        let has_right = command.is_subcommand_required_set() || formats.clone().all(|format| shown.right[format]);
+        if !(shown.help && has_right && formats.clone().all(|format| shown.wrong[format])) {
+            wrong.push(format!("{path:?}: {shown:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "tests/transcripts lacks: {wrong:#?}");
+}

@@ -26,4 +26,6 @@ mod soaks;
 mod status;
 mod support;
 mod systemd;
+#[cfg(all(feature = "fabric", feature = "verbs"))]
+mod transcripts;
 mod users;
