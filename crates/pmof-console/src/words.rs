@@ -57,7 +57,11 @@ pub fn times(range: RangeInclusive<Duration>) -> impl Fn(&str) -> Result<Duratio
 
 fn time_in(text: &str, range: &RangeInclusive<Duration>) -> Result<Duration, String> {
     let time = time(text)?;
-    if range.contains(&time) { Ok(time) } else { Err(format!("{:?} to {:?} are possible", range.start(), range.end())) }
+    match range {
+        _ if range.contains(&time) => Ok(time),
+        _ if *range.end() == Duration::MAX => Err(format!("{:?} is the least", range.start())),
+        _ => Err(format!("{:?} to {:?} are possible", range.start(), range.end())),
+    }
 }
 
 /// A value parser for sizes: a whole number of bytes, or of K, M, G or T of them (1024).

@@ -322,7 +322,9 @@ proptest! {
         let increment = written(header(pool.len() as u64), &changed, Some(&full)).output;
         let (mut stream, before) = if is_increment { (increment, Some(&full)) } else { (full.output.clone(), None) };
         let sound = stream.clone();
-        edits.iter().for_each(|edit| apply(&mut stream, edit));
+        for edit in &edits {
+            apply(&mut stream, edit);
+        }
         if !is_increment {
             pool.fill(0);
         }
