@@ -380,19 +380,21 @@ fn a_pool_whose_header_is_lost_is_listed_and_can_be_discarded() {
     let put = |bytes: &[u8], offset: u64| {
         File::options().write(true).open(&path).expect("a file").write_all_at(bytes, offset).expect("a write");
     };
-    let garbage = [0xa5; DATA_OFFSET as usize];
-    let cases: [(&[(&[u8], u64)], HeaderError); 6] = [
-        (&[(&garbage[..1], 3)], HeaderError::Overwritten),
-        (&[(&garbage[..HEADER_BYTES], 0)], HeaderError::Overwritten),
-        (&[(&[0; HEADER_BYTES], 0)], HeaderError::Overwritten),
-        (&[(&[0; DATA_OFFSET as usize], 0)], HeaderError::Zeroed),
-        (&[(&[0; HEADER_BYTES], 0), (&garbage[HEADER_BYTES..], STATE_OFFSET)], HeaderError::Zeroed),
+    let (garbage, zeroes) = (vec![0xa5; DATA_OFFSET as usize], vec![0; DATA_OFFSET as usize]);
+    let cases = [
+        (vec![(&garbage[..1], 3)], HeaderError::Overwritten),
+        (vec![(&garbage[..HEADER_BYTES], 0)], HeaderError::Overwritten),
+        (vec![(&zeroes[..HEADER_BYTES], 0)], HeaderError::Overwritten),
+        (vec![(&zeroes[..], 0)], HeaderError::Zeroed),
+        (vec![(&zeroes[..HEADER_BYTES], 0), (&garbage[HEADER_BYTES..], STATE_OFFSET)], HeaderError::Zeroed),
         // Nothing is left that tells.
-        (&[(&garbage, 0)], HeaderError::NotAPool),
+        (vec![(&garbage[..], 0)], HeaderError::NotAPool),
     ];
     for (writes, expected) in cases {
         drop(create(&store, "orders"));
-        writes.iter().for_each(|(bytes, offset)| put(bytes, *offset));
+        for (bytes, offset) in writes {
+            put(bytes, offset);
+        }
         let is_known = expected != HeaderError::NotAPool;
         assert_eq!(store.list(None, 9).expect("a list").len(), usize::from(is_known), "{expected:?}");
         for error in [store.info(&name("orders")).map(drop), store.remove(&name("orders"))] {
