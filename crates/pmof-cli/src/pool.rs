@@ -41,6 +41,7 @@ mod place;
 mod points;
 mod promote;
 mod release;
+mod removable;
 mod remove;
 mod replicas;
 mod scrub;

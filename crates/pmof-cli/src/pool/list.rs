@@ -30,7 +30,7 @@ pub(super) struct ListArgs {
 }
 
 /// What the name of an asynchronous member's staging area ends with.
-const STAGING_SUFFIX: &str = ".changes";
+pub(super) const STAGING_SUFFIX: &str = ".changes";
 
 #[derive(Debug, Serialize)]
 struct ListReport<P> {

@@ -7,10 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use pmof::{
-    MemberState, MemberStatus, PoolError, PoolMembers, PoolOptions, PoolRefusal, PoolUrl, ReplicaError, causes,
-    replica::SetRemoval,
-};
+use pmof::{PoolError, PoolOptions, PoolRefusal, PoolUrl, ReplicaError, causes, replica::SetRemoval};
 use pmof_console::{
     output::{self, with_mend},
     reach::ConnectArgs,
@@ -19,7 +16,7 @@ use pmof_console::{
 use pmof_pool::{PoolSet, PoolSetError, ReplicaSpec, check_unlinkable, set_at};
 use serde::Serialize;
 
-use super::{place::PoolPlace, sets::How};
+use super::{place::PoolPlace, removable, sets::How};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct RemoveArgs {
@@ -27,7 +24,7 @@ pub(crate) struct RemoveArgs {
     /// be given several times
     #[arg(value_name = "URL|PATH", required = true, value_parser = parsed::<PoolPlace>)]
     places: Vec<PoolPlace>,
-    /// Remove members of a pool that has others too, pools that are damaged, and what is left of pool sets whose parts are missing or damaged. Files that never belonged to the pool stay, except with `NOHDRS`, where nothing says who owns a file; parts of two pools are refused
+    /// Remove members of a pool that has others too, the staging areas of asynchronous members, pools that are damaged, and what is left of pool sets whose parts are missing or damaged. Files that never belonged to the pool stay, except with `NOHDRS`, where nothing says who owns a file; parts of two pools are refused. Of several pools of targets those that are gone already are no error
     #[arg(long)]
     force: bool,
     /// Remove the pool set files of this machine too
@@ -42,7 +39,7 @@ struct RemoveReport {
     dry_run: bool,
     removed: Vec<String>,
     failed: Vec<String>,
-    /// Parts that did not exist.
+    /// Parts that did not exist, and pools that were gone already.
     absent: Vec<String>,
     /// Files that have the names of parts but do not belong to a pool.
     left: Vec<String>,
@@ -63,13 +60,14 @@ struct Gone {
     set_file_left: Option<String>,
 }
 
-/// Removes nothing if a pool of a target is not there; else all pools that can be removed, each completely or not at all, and fails if one could not be.
+/// Looks at all pools of targets first, and removes nothing if one of them is not there or cannot be removed; else all pools that can be removed, each completely or not at
+/// all, and fails if one could not be.
 pub(crate) fn run(args: &RemoveArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     check_named_once(&args.places)?;
     check_apart(&args.places)?;
-    check_there(&args.places, connect)?;
+    let gone = removable::check_there(&args.places, args.force, connect)?;
     if !args.force {
-        check_no_members_left(&args.places, connect)?;
+        removable::check_no_members_left(&args.places, connect)?;
     }
     let (mut removed, mut failed, mut errors) = (Vec::new(), Vec::new(), Vec::new());
     let (mut text, mut set_files_left) = (Vec::new(), Vec::new());
@@ -78,6 +76,11 @@ pub(crate) fn run(args: &RemoveArgs, connect: ConnectArgs) -> anyhow::Result<()>
     let was = if args.how.dry_run { "is" } else { "was" };
     for place in &args.places {
         let (name, outcome) = match place {
+            PoolPlace::Url(url) if gone.contains(&url) => {
+                text.push(format!("{url} {was} gone already\n"));
+                absent.push(url.to_string());
+                continue;
+            }
             PoolPlace::Url(url) => (url.to_string(), remove_url(args, url, connect)),
             PoolPlace::Path(path) => (path.display().to_string(), remove_set(args, path, connect)),
         };
@@ -144,53 +147,6 @@ fn check_apart(places: &[PoolPlace]) -> anyhow::Result<()> {
     }
 }
 
-/// Refuses to remove some pools where another is not there, or its target is out of reach: a replica would be left of a pool of several.
-fn check_there(places: &[PoolPlace], connect: ConnectArgs) -> anyhow::Result<()> {
-    if places.len() < 2 {
-        return Ok(());
-    }
-    for place in places {
-        let PoolPlace::Url(url) = place else { continue };
-        let Err(error) = connect.pools().replica(url.to_string()).info() else { continue };
-        let is_absent =
-            |why: &ReplicaError| matches!(why, ReplicaError::Refused { refusal: PoolRefusal::NotFound, .. });
-        // What is damaged is for its target to judge.
-        if error.replica_error().is_some_and(|why| why.is_out_of_reach() || is_absent(why)) {
-            return Err(with_mend(error).context(format!("cannot remove {url}; nothing was removed")));
-        }
-    }
-    Ok(())
-}
-
-/// Refuses members of a pool that has others which are not named: those count with them still, and may lack what they have.
-fn check_no_members_left(places: &[PoolPlace], connect: ConnectArgs) -> anyhow::Result<()> {
-    let urls = places.iter().filter_map(|place| match place {
-        PoolPlace::Url(url) => Some(url),
-        PoolPlace::Path(_) => None,
-    });
-    let urls: Vec<_> = urls.collect();
-    for url in &urls {
-        let others = urls.iter().filter(|other| *other != url);
-        let named = std::iter::once(url).chain(others);
-        let options = named.fold(connect.pools(), |options, url| options.replica(url.to_string()));
-        // What cannot be judged is for its target to refuse.
-        let Ok(PoolMembers { members, .. }) = options.members() else { continue };
-        let is_none = |member: &MemberStatus| matches!(member.state, MemberState::Foreign(_) | MemberState::Spare);
-        let is_here = |member: &MemberStatus| !is_none(member) && !matches!(member.state, MemberState::Lost(_));
-        let mut left = members.iter().skip(urls.len()).filter(|member| !is_none(member));
-        let (Some(member), Some(left)) = (members.first().filter(|member| is_here(member)), left.next()) else {
-            continue;
-        };
-        let index = member.index.map_or_else(String::new, |index| index.to_string());
-        let other = left.replica.as_ref().map_or_else(|| "MEMBER".to_owned(), ToString::to_string);
-        bail!(
-            "{url} is member {index} of a pool that has others, and nothing was removed: make it no member first (pmof pool remove {other} {index}), \
-             name all of them to remove the whole pool, or remove it all the same by --force"
-        );
-    }
-    Ok(())
-}
-
 fn remove_url(args: &RemoveArgs, url: &PoolUrl, connect: ConnectArgs) -> anyhow::Result<Gone> {
     let options = connect.pools().replica(url.to_string());
     if args.how.dry_run {
@@ -212,13 +168,13 @@ fn remove_url(args: &RemoveArgs, url: &PoolUrl, connect: ConnectArgs) -> anyhow:
 }
 
 /// Whether a target has a pool of this name and cannot use it.
-fn is_unusable(error: &PoolError) -> bool {
+pub(super) fn is_unusable(error: &PoolError) -> bool {
     let PoolError::Replica { source, .. } = error else { return false };
     matches!(**source, ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool, .. })
 }
 
 /// Whether it is a pool, or was one: what is not is not listed.
-fn is_listed(url: &PoolUrl, connect: ConnectArgs) -> anyhow::Result<bool> {
+pub(super) fn is_listed(url: &PoolUrl, connect: ConnectArgs) -> anyhow::Result<bool> {
     let options = url.source.into_iter().fold(connect.pools(), PoolOptions::source);
     Ok(pmof::list_pools(&url.target, &options)?.contains(&url.name))
 }

@@ -18,6 +18,7 @@ mod odd;
 mod planned;
 mod refused;
 mod released;
+mod removed;
 mod scrubbed;
 mod served;
 mod sets;

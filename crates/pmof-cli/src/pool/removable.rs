@@ -1,0 +1,162 @@
+//! Whether pools of targets may be removed: looked at before any of them is.
+
+use anyhow::bail;
+use pmof::{MemberState, MemberStatus, PoolMembers, PoolRefusal, PoolUrl, ReplicaError, causes, replica::TargetUrl};
+use pmof_console::{output::with_mend, reach::ConnectArgs};
+use uuid::Uuid;
+
+use super::{
+    list::STAGING_SUFFIX,
+    place::PoolPlace,
+    remove::{is_listed, is_unusable},
+};
+
+/// What the name of the points that an asynchronous member keeps ends with.
+const POINTS_SUFFIX: &str = ".points";
+
+/// Refuses to remove some pools where another is not there, cannot be removed, or its target is out of reach: a replica would be left of a pool of several. By force those that are
+/// gone already are returned, and what is damaged is removed.
+pub(super) fn check_there(
+    places: &[PoolPlace],
+    is_forced: bool,
+    connect: ConnectArgs,
+) -> anyhow::Result<Vec<&PoolUrl>> {
+    let mut gone = Vec::new();
+    if places.len() < 2 {
+        return Ok(gone);
+    }
+    let is_absent = |why: &ReplicaError| matches!(why, ReplicaError::Refused { refusal: PoolRefusal::NotFound, .. });
+    for url in urls(places) {
+        match connect.pools().replica(url.to_string()).info() {
+            Ok(infos) => {
+                if let Some(writer) = infos.iter().find_map(|info| info.open_by.as_ref()) {
+                    bail!("cannot remove {url}: it is open for writing by {writer}; nothing was removed");
+                }
+            }
+            Err(error) if is_forced && error.replica_error().is_some_and(is_absent) => gone.push(url),
+            Err(error) if is_unusable(&error) && is_listed(url, connect)? => {
+                if !is_forced {
+                    let why = causes(&error);
+                    bail!("{why}; `--force` removes what is left of it; cannot remove {url}; nothing was removed");
+                }
+            }
+            Err(error) => return Err(with_mend(error).context(format!("cannot remove {url}; nothing was removed"))),
+        }
+    }
+    Ok(gone)
+}
+
+/// Refuses members of a pool that has others which are not named: those count with them still, and may lack what they have. Refuses a pool together with its former members, and
+/// what an asynchronous member needs beside its data.
+pub(super) fn check_no_members_left(places: &[PoolPlace], connect: ConnectArgs) -> anyhow::Result<()> {
+    let urls: Vec<_> = urls(places).collect();
+    let (mut former, mut present) = (Vec::new(), Vec::new());
+    for url in &urls {
+        check_not_beside_member(url, &urls, connect)?;
+        let others = urls.iter().filter(|other| *other != url).copied();
+        // What cannot be judged is for its target to refuse.
+        let Ok(found) = members(connect, std::iter::once(*url).chain(others)) else { continue };
+        let PoolMembers { pool_uuid, members, .. } = found;
+        let Some(member) = members.first().filter(|member| !matches!(member.state, MemberState::Lost(_))) else {
+            continue;
+        };
+        let left: Vec<_> = members.iter().skip(urls.len()).filter(|member| !is_none(member)).collect();
+        if is_none(member) || left.iter().any(|other| is_former(url, other, connect)) {
+            former.push((pool_uuid, *url));
+        } else if left.is_empty() {
+            present.push((pool_uuid, *url));
+        } else {
+            return Err(others_left(url, member, &left));
+        }
+    }
+    check_apart_from_former(&present, &former)
+}
+
+/// Pools of targets.
+fn urls(places: &[PoolPlace]) -> impl Iterator<Item = &PoolUrl> {
+    places.iter().filter_map(|place| match place {
+        PoolPlace::Url(url) => Some(url),
+        PoolPlace::Path(_) => None,
+    })
+}
+
+fn members<'u>(
+    connect: ConnectArgs,
+    urls: impl IntoIterator<Item = &'u PoolUrl>,
+) -> Result<PoolMembers, pmof::PoolError> {
+    urls.into_iter().fold(connect.pools(), |options, url| options.replica(url.to_string())).members()
+}
+
+fn is_none(member: &MemberStatus) -> bool {
+    matches!(member.state, MemberState::Foreign(_) | MemberState::Spare)
+}
+
+/// Whether `other`, which the replica at `url` takes for a member of its pool, knows that this one is none any more: of an asynchronous member a pool may have been made.
+fn is_former(url: &PoolUrl, other: &MemberStatus, connect: ConnectArgs) -> bool {
+    let Some(other) = other.replica.as_ref().and_then(|replica| replica.url()) else { return false };
+    // The word of a replica is not enough to start a program or to open a file.
+    if !matches!(other.target, TargetUrl::Address(_)) {
+        return false;
+    }
+    let Ok(found) = members(connect, [other, url]) else { return false };
+    let state = |at: usize| found.members.get(at).map(|member| &member.state);
+    let is_removed = |why: &ReplicaError| matches!(why, ReplicaError::NotAMember { .. });
+    matches!((state(0), state(1)), (Some(MemberState::InSync), Some(MemberState::Foreign(why))) if is_removed(why))
+}
+
+fn others_left(url: &PoolUrl, member: &MemberStatus, left: &[&MemberStatus]) -> anyhow::Error {
+    let index = member.index.map_or_else(String::new, |index| index.to_string());
+    let name = |other: &MemberStatus| other.replica.as_ref().map_or_else(|| "MEMBER".to_owned(), ToString::to_string);
+    let counts = |other: &&&MemberStatus| !matches!(other.state, MemberState::Asynchronous { .. });
+    let all = "name all of them to remove the whole pool, or remove it all the same by --force";
+    if let Some(other) = left.iter().find(counts) {
+        return anyhow::anyhow!(
+            "{url} is member {index} of a pool that has others, and nothing was removed: make it no member first (pmof pool remove {} {index}), {all}",
+            name(other)
+        );
+    }
+    let left: Vec<_> = left.iter().map(|other| name(other)).collect();
+    anyhow::anyhow!(
+        "{url} is member {index} of a pool that has others, which are asynchronous ({}), and nothing was removed: {all}",
+        left.join(", ")
+    )
+}
+
+/// Refuses a pool's members together with those that are none any more: whoever removes what is left of a pool may not mean the pool.
+fn check_apart_from_former(present: &[(Uuid, &PoolUrl)], former: &[(Uuid, &PoolUrl)]) -> anyhow::Result<()> {
+    let Some((pool, url)) = present.iter().find(|(pool, _)| former.iter().any(|(of, _)| of == pool)) else {
+        return Ok(());
+    };
+    let of_pool = |all: &[(Uuid, &PoolUrl)]| {
+        let of_pool = all.iter().filter(|(of, _)| of == pool);
+        of_pool.map(|(_, url)| url.to_string()).collect::<Vec<_>>().join(" ")
+    };
+    let (present, former) = (of_pool(present), of_pool(former));
+    bail!(
+        "{url} has the pool as it is now, others that are named are no members of it any more, and nothing was removed: `pmof pool rm {former}` removes those, and \
+         `pmof pool rm {present}` the pool itself"
+    )
+}
+
+/// Refuses the staging area, or the points, of an asynchronous member that is not named itself.
+fn check_not_beside_member(url: &PoolUrl, named: &[&PoolUrl], connect: ConnectArgs) -> anyhow::Result<()> {
+    let name = url.name.as_str();
+    let of = |suffix| name.strip_suffix(suffix).and_then(|name| name.parse().ok());
+    let (what, name) = match (of(STAGING_SUFFIX), of(POINTS_SUFFIX)) {
+        (Some(name), _) => ("the staging area", name),
+        (_, Some(name)) => ("what the points are kept in", name),
+        _ => return Ok(()),
+    };
+    let member = PoolUrl { name, ..url.clone() };
+    if named.contains(&&member) {
+        return Ok(());
+    }
+    let Ok(found) = members(connect, [&member]) else { return Ok(()) };
+    if !found.members.first().is_some_and(|found| matches!(found.state, MemberState::Asynchronous { .. })) {
+        return Ok(());
+    }
+    bail!(
+        "{url} is {what} of {member}, an asynchronous member of a pool, which is of no use without it, and nothing was removed: make that no member first \
+         (pmof pool remove {member} {member}), or remove it all the same by --force"
+    )
+}
