@@ -12,7 +12,11 @@ use pmof_console::{
 };
 use serde::Serialize;
 
-use self::{checksums::Checksums, progress::Progress};
+use self::{
+    checksums::{Checksums, ExpectedWindow},
+    error::CopyError,
+    progress::Progress,
+};
 
 mod checksums;
 mod download;
@@ -160,7 +164,7 @@ pub(crate) fn run(args: &CpArgs) -> anyhow::Result<()> {
             upload::upload(file, &args.pool(url).require(args.level()), args)
         }
         (Place::Pool(url), Place::File(file)) if args.durability.is_none() && args.method.is_none() => {
-            download::download(&args.pool(url).require(Durability::Visible), file, args)
+            download::download(url, file, args)
         }
         (Place::File(_), Place::Pool(_)) if args.force => {
             return Err(wrong_use("--force is for files: a pool is never replaced"));
@@ -212,9 +216,13 @@ pub(crate) fn run(args: &CpArgs) -> anyhow::Result<()> {
 }
 
 impl CpArgs {
+    /// The replicas that are named, of which `url` is the first.
+    fn named<'a>(&'a self, url: &'a PoolUrl) -> impl Iterator<Item = &'a PoolUrl> {
+        std::iter::once(url).chain(&self.replica)
+    }
+
     fn pool(&self, url: &PoolUrl) -> PoolOptions {
-        let replicas = std::iter::once(url).chain(&self.replica);
-        let options = replicas.fold(self.connect.pools(), |options, url| options.replica(url.to_string()));
+        let options = self.named(url).fold(self.connect.pools(), |options, url| options.replica(url.to_string()));
         let options = MethodName::force(self.method, options);
         let options = self.min_replicas.into_iter().fold(options, PoolOptions::min_replicas);
         if self.busy_poll { options.waiting(Waiting::BusyPoll) } else { options }
@@ -252,23 +260,31 @@ fn replicas_in_use(pool: &Pool) -> Vec<usize> {
     replicas.filter(|(_, (_, why))| why.is_none()).map(|(index, _)| index).collect()
 }
 
-/// Reads these replicas and compares them with what was copied.
-fn verify(pool: &Pool, replicas: &[usize], expected: &Checksums, progress: &Progress) -> anyhow::Result<()> {
+/// Reads these replicas, and finds the first that does not hold what was copied: its number, and where.
+fn verify(
+    pool: &Pool,
+    replicas: &[usize],
+    expected: &Checksums,
+    progress: &Progress,
+) -> anyhow::Result<Option<(usize, ExpectedWindow)>> {
     let mut bytes = vec![0; WINDOW_BYTES];
     for &index in replicas {
         for window in expected.windows() {
             let found = &mut bytes[..window.len_bytes];
             pool.read_replica(index, window.offset, found).map_err(with_mend)?;
             if crc32c::crc32c(found) != window.checksum {
-                let (offset, len_bytes) = (window.offset, window.len_bytes);
-                return Err(
-                    error::CopyError::Differs { index, offset, len_bytes, was_closed: pool.was_closed() }.into()
-                );
+                return Ok(Some((index, window)));
             }
             progress.advance(window.len_bytes as u64);
         }
     }
-    Ok(())
+    Ok(None)
+}
+
+/// That a replica does not read back as it was copied.
+fn differs(pool: &Pool, (index, window): (usize, ExpectedWindow)) -> CopyError {
+    let replica = pool.replicas().get(index).map_or_else(|| index.to_string(), |(replica, _)| replica.to_string());
+    CopyError::Differs { replica, offset: window.offset, len_bytes: window.len_bytes }
 }
 
 fn wrong_use(what: &str) -> anyhow::Error {

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use pmof_console::failure::Failure;
 
-use crate::{backup::format::FormatError, copy::error::CopyError};
+use crate::{backup::format::FormatError, copy::error::CopyError, unequal::Unequal};
 
 /// The exit status of a command that compared, and found a difference or damage. All else that keeps a command from what was asked is 1.
 pub(crate) const DIFFERS: u8 = 3;
@@ -26,6 +26,7 @@ pub(crate) fn is_difference(error: &anyhow::Error) -> bool {
     error.is::<Differs>()
         || error.downcast_ref::<CopyError>().is_some_and(CopyError::is_difference)
         || error.downcast_ref::<FormatError>().is_some_and(FormatError::is_damage)
+        || error.downcast_ref::<Unequal>().is_some_and(|unequal| unequal.was_closed)
 }
 
 /// Says why something failed.

@@ -15,6 +15,7 @@ mod copy;
 mod demo;
 mod doctor;
 mod failure;
+mod named;
 mod new_file;
 mod pool;
 mod quiet;
@@ -24,6 +25,7 @@ mod rules;
 mod serve;
 mod shell;
 mod status;
+mod unequal;
 mod watch;
 
 /// Persistent memory over fabrics: memory on other machines, durable with one flush.

@@ -25,6 +25,7 @@ use super::{
 };
 use crate::{
     copy::{check_destination, progress::Progress},
+    named,
     new_file::{NewFile, sync_name},
 };
 
@@ -36,7 +37,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 
 /// Write a pool to a file or to standard output, as it was at one moment, with its identity, size and user flags
 ///
-/// A pool that is closed is exported as it is; if somebody opens it for writing meanwhile, the export fails. A pool that is being written is exported at the newest
+/// A pool that is closed is exported as it is, and its replicas in sync are compared; where they differ, the exit status is 3. If somebody opens it for writing meanwhile, the export fails. A pool that is being written is exported at the newest
 /// consistency point that one of its asynchronous members keeps (`pmof pool add --async --keep-points`); without one it is refused. A pool whose writer died is exported as
 /// one of its replicas in sync has it. Zeroes are not stored. `pmof pool import` makes a pool of it again.
 ///
@@ -65,6 +66,9 @@ pub(crate) struct ExportArgs {
     /// Write the digests of the export to this file, too, for a later `--since` where the export itself is not at hand
     #[arg(long, value_name = "FILE")]
     digests: Option<PathBuf>,
+    /// Do not compare the replicas in sync of a closed pool: read each byte from one of them only
+    #[arg(long)]
+    no_verify: bool,
     /// Replace files that exist
     #[arg(long)]
     force: bool,
@@ -87,6 +91,8 @@ struct Report {
     export_bytes: u64,
     /// `closed`, `not_closed` or `point`.
     moment: &'static str,
+    /// Replicas that were compared with each other: those in sync of a closed pool.
+    replicas_compared: usize,
     point: Option<String>,
     point_number: Option<u64>,
     opening: u64,
@@ -101,8 +107,8 @@ pub(crate) fn run(args: &ExportArgs, connect: ConnectArgs) -> anyhow::Result<()>
     }
     let to = name_of(&args.file, "standard output");
     let started = Instant::now();
-    let written = export(args, connect).with_context(|| format!("cannot export {} to {to}", args.url))?;
-    let report = Report::new(args, &written, started.elapsed());
+    let (written, compared) = export(args, connect).with_context(|| format!("cannot export {} to {to}", args.url))?;
+    let report = Report::new(args, &written, compared, started.elapsed());
     let text = if args.json { serde_json::to_string(&report)? + "\n" } else { report.text() };
     if is_stream(&args.file) {
         // Whoever asked may be gone.
@@ -112,7 +118,8 @@ pub(crate) fn run(args: &ExportArgs, connect: ConnectArgs) -> anyhow::Result<()>
     Ok(output::print(&text)?)
 }
 
-fn export(args: &ExportArgs, connect: ConnectArgs) -> anyhow::Result<Written> {
+/// What was written, and how many replicas were compared.
+fn export(args: &ExportArgs, connect: ConnectArgs) -> anyhow::Result<(Written, usize)> {
     for path in args.digests.iter().chain(Some(&args.file).filter(|file| !is_stream(file))) {
         check_destination(path, args.force)?;
     }
@@ -123,7 +130,10 @@ fn export(args: &ExportArgs, connect: ConnectArgs) -> anyhow::Result<Written> {
     let urls = std::iter::once(&args.url).chain(&args.replica).map(ToString::to_string);
     let options = urls.fold(connect.pools().require(Durability::Visible), PoolOptions::replica);
     let options = args.min_replicas.into_iter().fold(options, PoolOptions::min_replicas);
-    let source = Source::open(&options, args.at_point.as_deref())?;
+    let source = Source::open(&options, args.at_point.as_deref(), !args.no_verify)?;
+    if args.at_point.is_none() && !matches!(source.moment, Moment::Point(_)) {
+        named::check_members(source.pool(), &std::iter::once(&args.url).chain(&args.replica).collect::<Vec<_>>())?;
+    }
     let header = header_of(&source, base.as_ref());
     if let Some((path, base)) = args.since.as_ref().zip(base.as_ref()) {
         base.header.check_same_pool(&header).with_context(|| format!("{} is of no use here", path.display()))?;
@@ -134,13 +144,13 @@ fn export(args: &ExportArgs, connect: ConnectArgs) -> anyhow::Result<Written> {
     if is_stream(&args.file) {
         let output = io::BufWriter::with_capacity(BUFFER_BYTES, io::stdout());
         let written = write_all(&source, (output, header, base), &progress).map_err(gone)?;
-        return keep_digests(written, files);
+        return Ok((keep_digests(written, files)?, source.compared_count()));
     }
     let file = new_file(&args.file)?;
     let output = io::BufWriter::with_capacity(BUFFER_BYTES, file.file());
     let written = write_all(&source, (output, header, base), &progress)?;
     publish(file, args.force)?;
-    keep_digests(written, files)
+    Ok((keep_digests(written, files)?, source.compared_count()))
 }
 
 /// What an earlier export, or the file of its digests, says.
@@ -231,7 +241,7 @@ fn keep_digests(written: Written, (file, force): (Option<NewFile>, bool)) -> any
 }
 
 impl Report {
-    fn new(args: &ExportArgs, written: &Written, elapsed: Duration) -> Self {
+    fn new(args: &ExportArgs, written: &Written, replicas_compared: usize, elapsed: Duration) -> Self {
         let header = &written.header;
         let (moment, point) = match &header.moment {
             Moment::Closed => ("closed", None),
@@ -248,6 +258,7 @@ impl Report {
             stored_bytes: written.stored_bytes,
             export_bytes: written.stream_bytes,
             moment,
+            replicas_compared,
             point: point.map(|point| point.name.clone()),
             point_number: point.map(|point| point.number),
             opening: header.opening,

@@ -10,17 +10,19 @@ use std::{
 };
 
 use anyhow::Context;
-use pmof::{Pool, PoolOptions, causes, mem::MemError};
+use pmof::{Durability, Pool, PoolUrl, causes, mem::MemError};
 use pmof_console::output::with_mend;
 use pmof_pool::{NATIVE_MAGIC, part_header};
 
 use super::{
-    Copied, CpArgs, Degraded, WINDOW_BYTES, WINDOWS_WAITING, checksums::Checksums, error::CopyError, mark,
+    Copied, CpArgs, Degraded, WINDOW_BYTES, WINDOWS_WAITING, checksums::Checksums, differs, error::CopyError, mark,
     progress::Progress, replicas_in_use, verify,
 };
 use crate::{
+    named,
     new_file::{NewFile, directory_of, sync_name},
     quiet::Quiet,
+    unequal::Unequal,
 };
 
 /// Zeroes are left out of the file by the block of this size: the smallest hole of the usual file systems.
@@ -28,13 +30,17 @@ const BLOCK_BYTES: usize = 4096;
 const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 
 /// Copies a pool into `destination`, which appears when it is complete, durable and verified.
-pub(super) fn download(options: &PoolOptions, destination: &Path, args: &CpArgs) -> anyhow::Result<Copied> {
+pub(super) fn download(url: &PoolUrl, destination: &Path, args: &CpArgs) -> anyhow::Result<Copied> {
     check_destination(destination, args.force)?;
+    let options = &args.pool(url).require(Durability::Visible);
     let pool = match &args.at_point {
         None => options.open_read_only(),
         Some(point) => options.open_at_point(point),
     };
     let pool = pool.map_err(with_mend)?;
+    if args.at_point.is_none() {
+        named::check_members(&pool, &args.named(url).collect::<Vec<_>>())?;
+    }
     // At a point nobody writes it.
     let quiet = args.at_point.is_none().then(|| Quiet::begin(options)).transpose().map_err(with_mend)?;
     let degraded = Degraded::of(&pool, args.min_replicas.is_some());
@@ -57,7 +63,13 @@ pub(super) fn download(options: &PoolOptions, destination: &Path, args: &CpArgs)
         }
         let progress = args.progress("verifying", len_bytes * (replicas.len() as u64 + 1));
         target.verify(&checksums, &progress)?;
-        verify(&pool, &replicas, &checksums, &progress)?;
+        if let Some(found) = verify(&pool, &replicas, &checksums, &progress)? {
+            // Which of them is wrong is not known: the copy is what one of them has.
+            return Err(match Unequal::find(&pool, &replicas, found.1.offset, found.1.len_bytes)? {
+                Some(unequal) => CopyError::Unequal(unequal).into(),
+                None => differs(&pool, found).into(),
+            });
+        }
     }
     let written = match quiet.map(|quiet| quiet.end()) {
         None | Some(Ok(Ok(()))) => None,

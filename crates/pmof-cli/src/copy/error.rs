@@ -4,6 +4,8 @@ use std::{io, path::PathBuf};
 
 use pmof::mem::MemError;
 
+use crate::unequal::Unequal;
+
 /// A copy that was aborted. Nothing of it is left.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -18,14 +20,14 @@ pub(crate) enum CopyError {
         path.display()
     )]
     LengthChanged { path: PathBuf, before_bytes: u64, after_bytes: u64 },
-    /// A replica does not hold what was copied.
+    /// A replica does not read back as it was copied.
     #[error(
-        "replica {index} (from 0, in the order given) differs in the {len_bytes} bytes at offset {offset}; {}",
-        if *was_closed { "check the memory and disk of its machine, and copy again" }
-        else { "the pool is open for writing, or its writer did not close it, and replicas may then differ in what was not \
-                acknowledged: copy after a program has opened it for writing and closed it, or without comparing (--no-verify)" }
+        "{replica} does not read back as it was copied, in the {len_bytes} bytes at offset {offset}; check the memory and disk of its machine, and copy again"
     )]
-    Differs { index: usize, offset: u64, len_bytes: usize, was_closed: bool },
+    Differs { replica: String, offset: u64, len_bytes: usize },
+    /// The replicas of the pool that was copied are not equal.
+    #[error(transparent)]
+    Unequal(Unequal),
     /// The new file does not read back as it was written.
     #[error(
         "{} does not read back as it was written, in the {len_bytes} bytes at offset {offset}; check its disk",
@@ -58,7 +60,11 @@ pub(crate) enum CopyError {
 impl CopyError {
     /// Whether a comparison was made and found a difference: while a pool is written, replicas may differ, and that says nothing.
     pub(crate) fn is_difference(&self) -> bool {
-        matches!(self, Self::Differs { was_closed: true, .. } | Self::FileDiffers { .. })
+        match self {
+            Self::Unequal(unequal) => unequal.was_closed,
+            Self::Differs { .. } | Self::FileDiffers { .. } => true,
+            _ => false,
+        }
     }
 
     pub(crate) fn io(call: &'static str, path: impl Into<PathBuf>, source: impl Into<io::Error>) -> Self {

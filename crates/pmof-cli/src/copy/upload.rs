@@ -9,6 +9,7 @@ use pmof_console::output::with_mend;
 use super::{
     Copied, CpArgs, WINDOW_BYTES, WINDOWS_WAITING,
     checksums::Checksums,
+    differs,
     error::CopyError,
     mark,
     progress::Progress,
@@ -33,7 +34,9 @@ pub(super) fn upload(file: &Path, options: &PoolOptions, args: &CpArgs) -> anyho
     if !args.no_verify {
         let replicas: Vec<_> = (0..pool.replica_count()).collect();
         let progress = args.progress("verifying", len_bytes * replicas.len() as u64);
-        verify(&pool, &replicas, &sent.checksums, &progress)?;
+        if let Some(found) = verify(&pool, &replicas, &sent.checksums, &progress)? {
+            return Err(differs(&pool, found).into());
+        }
     }
     pool.close().map_err(with_mend)?;
     Ok(Copied { len_bytes, moved_bytes: sent.bytes, receipt: Some(sent.receipt), degraded: None, written: None })

@@ -1,19 +1,23 @@
 //! `pmof pool check` of pools at URLs.
 
 use anyhow::{Context, bail};
-use pmof::{Durability, Pool, PoolOptions, PoolUrl, causes};
+use pmof::{Durability, Pool, PoolOptions, PoolUrl};
 use pmof_console::{
     output::{self, say, with_mend},
     reach::ConnectArgs,
 };
 use serde::Serialize;
 
-use crate::{copy::progress::Progress, failure::Differs, quiet::Quiet};
+use crate::{
+    copy::progress::Progress,
+    failure::Differs,
+    named::{self, NotCompared},
+    quiet::Quiet,
+    unequal::{PAGE_BYTES, odd_ones},
+};
 
 /// Bytes that are read of each replica at a time.
 const WINDOW_BYTES: usize = 1 << 20;
-/// What is told to differ or not.
-const PAGE_BYTES: usize = 4096;
 
 #[derive(Debug, Serialize)]
 struct Report {
@@ -22,12 +26,6 @@ struct Report {
     compared: Vec<String>,
     not_compared: Vec<NotCompared>,
     differing: Vec<Differing>,
-}
-
-#[derive(Debug, Serialize)]
-struct NotCompared {
-    replica: String,
-    why: String,
 }
 
 /// Pages, one behind the other, that differ in the same way.
@@ -57,7 +55,7 @@ pub(super) fn check(urls: &[&PoolUrl], is_json: bool, connect: ConnectArgs) -> a
         );
     }
     let progress = Progress::new("comparing", pool.len_bytes(), !is_json);
-    let report = compare(&pool, &progress).map_err(with_mend).context("cannot read the replicas")?;
+    let report = compare(&pool, urls, &progress).map_err(with_mend).context("cannot read the replicas")?;
     drop(progress);
     if let Err(written) = quiet.end().map_err(with_mend)? {
         bail!("{written}: nothing is known of its replicas; check it when it is closed");
@@ -72,12 +70,9 @@ pub(super) fn check(urls: &[&PoolUrl], is_json: bool, connect: ConnectArgs) -> a
         let text = format!(
             "pages differ: {pages}; `pmof pool scrub` of all replicas repairs those that more than half of them agree on"
         );
-        return Err(Differs::error(text));
+        return Err(Differs::error(text + &named::and_not_compared(&report.not_compared)));
     }
-    if !report.not_compared.is_empty() {
-        let told = report.not_compared.iter().map(|missing| format!("{}: {}", missing.replica, missing.why));
-        bail!("not compared: {}", told.collect::<Vec<_>>().join("; "));
-    }
+    named::check_none(&report.not_compared)?;
     if report.compared.len() < report.replicas_made {
         let (compared, made) = (report.compared.len(), report.replicas_made);
         bail!("{compared} of {made} replicas were compared: name the others, too");
@@ -85,13 +80,17 @@ pub(super) fn check(urls: &[&PoolUrl], is_json: bool, connect: ConnectArgs) -> a
     Ok(())
 }
 
-fn compare(pool: &Pool, progress: &Progress) -> Result<Report, pmof::PoolError> {
+fn compare(pool: &Pool, named: &[&PoolUrl], progress: &Progress) -> Result<Report, pmof::PoolError> {
     let all = pool.replicas();
     let used = all.iter().enumerate().filter(|(_, (_, why))| why.is_none());
     let used: Vec<_> = used.map(|(index, (replica, _))| (index, replica.to_string())).collect();
-    let not_compared = all.iter().filter_map(|(replica, why)| {
-        Some(NotCompared { replica: replica.to_string(), why: causes(&**why.as_ref()?).to_string() })
-    });
+    let out_of_use = all.iter().filter_map(|(replica, why)| Some(NotCompared::new(replica, why.as_ref()?)));
+    let mut not_compared: Vec<_> = out_of_use.collect();
+    for left_out in named::left_out(pool, named) {
+        if not_compared.iter().all(|told| told.replica != left_out.replica) {
+            not_compared.push(left_out);
+        }
+    }
     let mut differing: Vec<Differing> = Vec::new();
     let mut windows = vec![vec![0; WINDOW_BYTES]; used.len()];
     let (mut offset, pool_bytes) = (0, pool.len_bytes());
@@ -119,15 +118,7 @@ fn compare(pool: &Pool, progress: &Progress) -> Result<Report, pmof::PoolError> 
         progress.set(offset);
     }
     let compared = used.iter().map(|(_, replica)| replica.clone()).collect();
-    let (replicas_made, not_compared) = (pool.made_count(), not_compared.collect());
-    Ok(Report { pool_bytes, replicas_made, compared, not_compared, differing })
-}
-
-/// Those that differ from what more than half have, if there is such.
-fn odd_ones(pages: &[&[u8]]) -> Option<Vec<usize>> {
-    let has_most = |page: &&&[u8]| 2 * pages.iter().filter(|other| other == page).count() > pages.len();
-    let most = pages.iter().find(has_most)?;
-    Some((0..pages.len()).filter(|at| pages[*at] != *most).collect())
+    Ok(Report { pool_bytes, replicas_made: pool.made_count(), compared, not_compared, differing })
 }
 
 impl Report {
@@ -142,25 +133,12 @@ impl Report {
                 None => say!("bytes {offset}..{end} differ, and nothing says which replica is right"),
             }
         }
+        let is_all = self.compared.len() == self.replicas_made && self.not_compared.is_empty();
         match (self.compared.len(), self.differing.is_empty()) {
             (1, _) => say!("there is no other replica to compare it with"),
-            (count, true) if count == self.replicas_made => say!("all replicas are equal"),
+            (_, true) if is_all => say!("all replicas are equal"),
             (_, true) => say!("these replicas are equal"),
             _ => {}
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn more_than_half_of_the_replicas_are_right() {
-        let odd = |pages: &[&[u8]]| odd_ones(pages);
-        assert_eq!(odd(&[b"a", b"a", b"b"]), Some(vec![2]));
-        assert_eq!(odd(&[b"b", b"a", b"a", b"c", b"a"]), Some(vec![0, 3]));
-        assert_eq!(odd(&[b"a", b"b"]), None);
-        assert_eq!(odd(&[b"a", b"a", b"b", b"b"]), None);
     }
 }

@@ -3,7 +3,7 @@
 use std::{thread, time::Duration};
 
 use anyhow::{Context, bail};
-use pmof::{Durability, Pool, PoolOptions, PoolUrl, ReplicaState, ReplicaStatus, ScrubReport};
+use pmof::{Durability, Pool, PoolOptions, PoolUrl, ReplicaState, ReplicaStatus, ScrubReport, causes};
 use pmof_console::{
     output::{self, say, with_mend},
     reach::ConnectArgs,
@@ -11,7 +11,11 @@ use pmof_console::{
 };
 use serde::Serialize;
 
-use crate::{copy::progress::Progress, failure::Differs};
+use crate::{
+    copy::progress::Progress,
+    failure::Differs,
+    named::{self, NotCompared},
+};
 
 /// How often it is looked whether all have caught up.
 const LOOK: Duration = Duration::from_millis(20);
@@ -38,6 +42,7 @@ struct Report {
     bytes_compared: u64,
     repaired: Vec<RepairedPage>,
     undecided: Vec<Page>,
+    not_compared: Vec<NotCompared>,
 }
 
 #[derive(Debug, Serialize)]
@@ -69,30 +74,55 @@ pub(super) fn run(args: &ScrubArgs, connect: ConnectArgs) -> anyhow::Result<()> 
     drop(progress);
     let made = pool.made_count();
     let size_bytes = pool.len_bytes();
-    let left_out = pool.status().map_err(with_mend)?.replicas.into_iter();
-    let left_out = left_out.filter(|replica| !matches!(replica.state, ReplicaState::InSync));
-    let left_out: Vec<_> = left_out.map(|replica| replica.replica.to_string()).collect();
+    let statuses = pool.status().map_err(with_mend)?.replicas;
+    let not_compared = not_compared(&pool, &args.urls, &statuses);
     let report = scrubbed.map_err(with_mend).context("cannot compare the replicas")?;
     pool.close().map_err(with_mend).context("cannot close the pool")?;
     if report.replica_count < 2 {
-        bail!("only {} of {made} replicas is in sync: there is nothing to compare it with", report.replica_count);
+        let left_out = named::and_not_compared(&not_compared);
+        bail!(
+            "only {} of {made} replicas is in sync: there is nothing to compare it with{left_out}",
+            report.replica_count
+        );
     }
+    let (told, is_all) = (named::check_none(&not_compared), not_compared.is_empty() && report.replica_count == made);
+    let and_not_compared = named::and_not_compared(&not_compared);
     if args.json {
-        output::print_json(&Report::new(&report, size_bytes, made))?;
+        output::print_json(&Report::new(&report, (size_bytes, made), not_compared))?;
     } else {
-        tell(&report, made);
+        tell(&report, made, is_all);
     }
     if !report.undecided.is_empty() {
         return Err(Differs::error(format!(
-            "pages differ: {}; no content is on more than half of the replicas: find out which replica is right, remove the others (pmof pool remove), and add new ones",
+            "pages differ: {}; no content is on more than half of the replicas: find out which replica is right, remove the others (pmof pool remove), and add new ones{and_not_compared}",
             report.undecided.len()
         )));
     }
+    told?;
     if report.replica_count < made {
-        let names = if left_out.is_empty() { "name the others too".to_owned() } else { left_out.join(", ") };
-        bail!("{} of {made} replicas were not compared: {names}", made - report.replica_count);
+        bail!("{} of {made} replicas were not compared: name the others too", made - report.replica_count);
     }
     Ok(())
+}
+
+/// Members that are not in sync, and those of `named` that are none.
+fn not_compared(pool: &Pool, named: &[PoolUrl], statuses: &[ReplicaStatus]) -> Vec<NotCompared> {
+    let mut all: Vec<_> = statuses.iter().filter_map(not_in_sync).collect();
+    let is_known =
+        |left_out: &NotCompared| statuses.iter().any(|status| status.replica.to_string() == left_out.replica);
+    let named: Vec<_> = named.iter().collect();
+    all.extend(named::left_out(pool, &named).into_iter().filter(|left_out| !is_known(left_out)));
+    all
+}
+
+fn not_in_sync(status: &ReplicaStatus) -> Option<NotCompared> {
+    let why = match &status.state {
+        ReplicaState::InSync => return None,
+        ReplicaState::Slow => "it is too slow".to_owned(),
+        ReplicaState::Lost(why) => causes(&**why).to_string(),
+        _ => "it is not in sync".to_owned(),
+    };
+    Some(NotCompared { replica: status.replica.to_string(), why })
 }
 
 /// Waits until no replica catches up any more. One that is lost meanwhile is not waited for.
@@ -105,7 +135,7 @@ fn wait_caught_up(pool: &Pool) -> anyhow::Result<()> {
 }
 
 impl Report {
-    fn new(report: &ScrubReport, pool_bytes: u64, replicas_made: usize) -> Self {
+    fn new(report: &ScrubReport, (pool_bytes, replicas_made): (u64, usize), not_compared: Vec<NotCompared>) -> Self {
         let repaired = report.repaired.iter();
         let page = |repaired: &pmof::replica::Repaired| RepairedPage {
             replica: repaired.replica.to_string(),
@@ -118,11 +148,12 @@ impl Report {
             bytes_compared: report.compared_bytes,
             repaired: repaired.map(page).collect(),
             undecided: report.undecided.iter().map(Page::of).collect(),
+            not_compared,
         }
     }
 }
 
-fn tell(report: &ScrubReport, made: usize) {
+fn tell(report: &ScrubReport, made: usize, is_all: bool) {
     say!("{} bytes compared on {} of {made} replicas", report.compared_bytes, report.replica_count);
     for repaired in &report.repaired {
         say!("repaired bytes {}..{} of {}", repaired.range.start, repaired.range.end, repaired.replica);
@@ -131,7 +162,7 @@ fn tell(report: &ScrubReport, made: usize) {
         say!("bytes {}..{} differ, and nothing says which replica is right", range.start, range.end);
     }
     if report.repaired.is_empty() && report.undecided.is_empty() && report.replica_count > 1 {
-        let which = if report.replica_count == made { "all replicas" } else { "these replicas" };
+        let which = if is_all { "all replicas" } else { "these replicas" };
         say!("{which} are equal");
     }
 }

@@ -150,7 +150,8 @@ fn replicas_are_all_written_verified_and_compared() {
     let damaged = File::options().write(true).open(b.file("copy")).unwrap();
     damaged.write_all_at(&[bytes[8_500_000] ^ 1], pmof_control::DATA_OFFSET + 8_500_000).unwrap();
     let torn = place.path().join("torn");
-    pmof(["cp", &first, text(&torn), "--replica", &second]).differs(&["differs", "8388608"]);
+    pmof(["cp", &first, text(&torn), "--replica", &second])
+        .differs(&["replicas differ, at byte 8500000 first", "nothing says which"]);
     assert!(!torn.exists());
     pmof(["cp", &first, text(&torn), "--replica", &second, "--no-verify"]).done();
     assert!(fs::read(&torn).unwrap() == bytes, "read from the first alone");
@@ -158,7 +159,7 @@ fn replicas_are_all_written_verified_and_compared() {
     let both = Pool::options().require(Durability::ProcessCrash).replica(&first).replica(&second);
     let writer = both.open().unwrap();
     let said = pmof(["cp", &first, text(&place.path().join("open")), "--replica", &second]);
-    said.failed(&["differs", "open for writing, or its writer did not close it", "--no-verify"]);
+    said.failed(&["replicas differ", "open for writing, or its writer did not close it", "--no-verify"]);
     writer.close().unwrap();
 }
 

@@ -105,7 +105,7 @@ fn a_replica_that_is_damaged_before_the_look() {
         file.write_all_at(b"bit rot", pmof_control::DATA_OFFSET + 1000).unwrap();
     }
     let said = Said::new(Instant::now(), copy.wait_with_output().unwrap());
-    said.differs(&["replica 0", "differs", "at offset 0", "copy again"]);
+    said.differs(&["/orders does not read back as it was copied", "at offset 0", "copy again"]);
     wait_until("undone", || target.files().is_empty());
 }
 

@@ -14,6 +14,7 @@ mod limits;
 mod logs;
 mod looks;
 mod metrics;
+mod named;
 mod odd;
 mod planned;
 mod refused;
