@@ -508,6 +508,11 @@ impl Finished for Endpoint {
             DirectOutcome::Done => self.direct_done(ticket),
             DirectOutcome::Previous(number) => self.direct_returned(ticket, Outcome::Previous(number)),
             DirectOutcome::Failed(error) => {
+                // What was under way when the connection ended has ended with it, for that reason.
+                let error = match (self.ended(), error) {
+                    (Some(why), OperationError::ConnectionEnded(_)) => OperationError::ConnectionEnded(why.clone()),
+                    (_, error) => error,
+                };
                 let why = match &error {
                     OperationError::Refused { refusal, .. } => {
                         ConnectionError::Refused { refusal: *refusal, private_data: Vec::new() }

@@ -97,6 +97,15 @@ impl Load {
     }
 }
 
+/// Ends the load when it is dropped.
+struct Ends<'l>(&'l AtomicBool);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
 fn record(number: u64) -> [u8; RECORD_BYTES] {
     let mut record = [number as u8; RECORD_BYTES];
     record[..8].copy_from_slice(&number.to_le_bytes());
@@ -159,6 +168,8 @@ fn a_target_serves_for_hours() {
             scope.spawn(|| load.write(pool));
         }
         scope.spawn(|| load.each(|| load.come_and_go(&target)));
+        // Also where a comparison fails: else the others would go on for ever.
+        let _end = Ends(&load.ended);
         while start.elapsed() < all {
             thread::sleep(period);
             let _moment = load.moment.write();
@@ -173,7 +184,6 @@ fn a_target_serves_for_hours() {
             assert_eq!(counts(&at)[..], wanted, "{COUNTS:?} after {:?}", start.elapsed());
             looks.push((anonymous_kib(&target), descriptors(&target)));
         }
-        load.ended.store(true, Relaxed);
     });
     let (early, late) = (looks[looks.len() / 10], looks[looks.len() - 1]);
     let cycles = load.cycles.load(Relaxed);
