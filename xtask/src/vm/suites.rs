@@ -112,6 +112,9 @@ pub(super) enum Choice<'a> {
 }
 
 /// Runs the chosen ones; the last line printed is that of the counts.
+/// No other suite runs beside these, whose tests have limits of time.
+const ALONE: &[&str] = &["conformance", "devices", "power-cuts"];
+
 pub(super) fn run(testbed: &Testbed, choice: Choice<'_>, list: bool) -> Result<ExitCode> {
     if list {
         for suite in SUITES {
@@ -129,7 +132,9 @@ pub(super) fn run(testbed: &Testbed, choice: Choice<'_>, list: bool) -> Result<E
     let names: Vec<_> = SUITES.iter().map(|suite| suite.name).collect();
     ensure!(!chosen.is_empty(), "no such suite: {choice:?}; there are: {}", names.join(", "));
     let (mut total, mut lines) = (Counts::default(), Vec::new());
-    for (counts, line) in two_at_once(&chosen, |suite| suite.run(testbed)) {
+    let (alone, others): (Vec<&Suite>, Vec<&Suite>) = chosen.into_iter().partition(|suite| ALONE.contains(&suite.name));
+    let beside = two_at_once(&others, |suite| suite.run(testbed));
+    for (counts, line) in beside.into_iter().chain(alone.iter().map(|suite| suite.run(testbed))) {
         lines.push(line);
         total += counts;
     }
