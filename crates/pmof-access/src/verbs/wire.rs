@@ -43,6 +43,9 @@ const LEAST_BYTES_PER_SECOND: u64 = 1 << 20;
 /// Code for 0.64 ms: the time after which a sender tries again that found no receive.
 const RECEIVER_NOT_READY_CODE: u8 = 12;
 
+/// Looks in which messages that came before a failure are read. No more: where nobody takes them the failure is told all the same.
+const FAILURE_WAITS: u8 = 4;
+
 /// Time for the other side to learn from its own device why this one's took the queue pair down.
 const TAKEN_DOWN_GRACE: Duration = Duration::from_millis(200);
 
@@ -83,6 +86,8 @@ pub(crate) struct VerbsWire {
     looks_at_manager: bool,
     /// The direct operation that failed, until that is told.
     failure: Option<(Ticket, OperationError)>,
+    /// How many more looks it may wait for messages that came before it.
+    failure_waits: u8,
     /// Where completions are taken to.
     polled: Vec<WorkCompletion>,
     /// The queue pair carries nothing any more.
@@ -192,6 +197,7 @@ impl VerbsWire {
             is_armed: false,
             looks_at_manager: true,
             failure: None,
+            failure_waits: FAILURE_WAITS,
             polled: vec![WorkCompletion::default(); COMPLETIONS_AT_ONCE],
             is_broken: false,
             is_taken_down: false,

@@ -69,7 +69,12 @@ impl Wire for VerbsWire {
         }
         let moved = self.take_in(finished).map(|moved| moved | has_moved);
         // What the other side said before comes first: why it closed may be among it.
-        if let Some((ticket, error)) = self.failure.take_if(|_| self.queues.receive.is_empty()) {
+        let is_due = self.queues.receive.is_empty() || self.failure_waits == 0;
+        if self.failure.is_some() && !is_due {
+            self.failure_waits -= 1;
+            return moved.map(|_| true);
+        }
+        if let Some((ticket, error)) = self.failure.take() {
             finished.finished(ticket, DirectOutcome::Failed(error));
             return moved.map(|_| true);
         }
