@@ -7,6 +7,7 @@ use uuid::Uuid;
 
 use super::{
     faults::Fault,
+    names::ReplicaId,
     plan::Control,
     session::{Member, Open, Session, ask, fail, tell},
     target::{Answer, Message},
@@ -311,7 +312,8 @@ impl Session {
             self.give_up();
             return false;
         }
-        let is_removed = matches!(ask(&self.world, member, Message::Remove(replica.uuid)).await, Some(Answer::Removed));
+        let is_removed =
+            matches!(ask(&self.world, member, Message::Remove(ReplicaId(replica.uuid))).await, Some(Answer::Removed));
         if is_removed {
             self.world.borrow_mut().count(Fault::LeftoverTakenAway);
         }
@@ -320,7 +322,7 @@ impl Session {
 
     async fn undo_creation(&self, made: &Made) {
         let _ = ask(&self.world, &made.member, Message::Tell(Request::Close { in_order: false })).await;
-        let _ = ask(&self.world, &made.member, Message::Remove(made.of_roster.replica_uuid)).await;
+        let _ = ask(&self.world, &made.member, Message::Remove(ReplicaId(made.of_roster.replica_uuid))).await;
     }
 
     /// As `Changer::admit`.

@@ -1,6 +1,9 @@
-//! Epochs have random names: a trace gives them numbers, in the order in which it meets them, so that a seed repeats it to the byte.
+//! Epochs and replicas have random names: a trace gives them numbers, in the order in which it meets them, so that a seed repeats it to the byte.
 
-use std::cell::RefCell;
+use std::{
+    cell::RefCell,
+    fmt::{self, Debug, Formatter},
+};
 
 use pmof_control::Epoch;
 use uuid::Uuid;
@@ -14,14 +17,28 @@ pub(super) fn forget() {
     MET.with_borrow_mut(Vec::clear);
 }
 
-pub(super) fn of_id(id: Uuid) -> String {
+fn number(id: Uuid) -> usize {
     MET.with_borrow_mut(|met| {
         let number = met.iter().position(|known| *known == id).unwrap_or(met.len());
         if number == met.len() {
             met.push(id);
         }
-        format!("e{number}")
+        number
     })
+}
+
+pub(super) fn of_id(id: Uuid) -> String {
+    format!("e{}", number(id))
+}
+
+/// A replica's UUID, in what a trace prints.
+#[derive(Clone, Copy)]
+pub(super) struct ReplicaId(pub(super) Uuid);
+
+impl Debug for ReplicaId {
+    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
+        write!(formatter, "r{}", number(self.0))
+    }
 }
 
 /// The epoch with its members.

@@ -8,6 +8,7 @@ use uuid::Uuid;
 use super::{
     areas::Areas,
     faults::Fault,
+    names::ReplicaId,
     plan::{Control, PAGES, WORDS},
     truth::{Page, Pages, is_rotten},
     versions::Version,
@@ -30,7 +31,7 @@ pub(super) enum Message {
     /// What lies there, whoever has it open.
     Info,
     /// Removes this replica, if nobody has it open.
-    Remove(Uuid),
+    Remove(ReplicaId),
     Tell(Request),
     Keep(Rc<Roster>),
     Write {
@@ -265,7 +266,7 @@ impl World {
             }
             Message::Remove(replica)
                 if target.is_there
-                    && target.replica_uuid == *replica
+                    && target.replica_uuid == replica.0
                     && target.open_by.is_none_or(|by| by == index) =>
             {
                 (target.is_there, target.open_by, target.version) = (false, None, Version::Here);
