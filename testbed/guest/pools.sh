@@ -135,6 +135,12 @@ demo_over_shm() {
     demo "" --transport shm
 }
 
+# Writers that are stopped, taken over from, and continued: each is told, and none of its bytes lands.
+takeover_over_verbs() {
+    timeout 120 pmof bench takeover --transport verbs --listen "verbs://$PMOF_WIRE_B:0" --trust-network --count 5 \
+        --dir /dev/shm
+}
+
 # ssh_to ADDRESS: from here on a command in ssh's place, to which the other machine is this one, reached at the address.
 ssh_to() {
     printf '#!/bin/sh\nfor last; do :; done\nexec sh -c "$last"\n' >ssh && chmod +x ssh
@@ -205,6 +211,7 @@ check "fsdax over verbs - send-after-write" fsdax
 check "a page-cached file over verbs - send-after-write" page_cached_file
 check "device-DAX over verbs and IPv6 - native flush" ipv6
 check "the demo over verbs, with targets killed" demo_over_verbs
+check "takeover over verbs - each writer is told, and nothing of it lands" takeover_over_verbs
 check "a target that ssh starts - over verbs, native flush" ssh_over_verbs
 check "a target that ssh starts at an address without a device - over tcp" ssh_over_tcp
 hide_rdma_core

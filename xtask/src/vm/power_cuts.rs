@@ -83,7 +83,6 @@ const fn operations(places: &'static [Place], moment: Moment) -> Load {
 /// `sfence` is a fence, and the load writes so little at a time that the target streams nothing, which would fence it.
 const CONTROLS: &[(&str, Load)] = &[
     ("the flush left out, verbs on devdax", Load { more: "--skip-flush", ..DEVDAX_VERBS }),
-    ("visible instead of persistent, verbs on devdax", Load { durability: "visible", ..DEVDAX_VERBS }),
     (
         "read-after-write on devdax, where the firmware wrongly says that caches are kept",
         Load { more: "--method read-after-write", firmware: Persistence::Cpu, ..DEVDAX_VERBS },
@@ -93,23 +92,13 @@ const CONTROLS: &[(&str, Load)] = &[
         Load { way: Way::Tcp, firmware: Persistence::Cpu, ..DEVDAX_VERBS },
     ),
     (
-        "no write-back, shm on devdax, where the firmware wrongly says that caches are kept",
-        Load { way: Way::Shm, firmware: Persistence::Cpu, ..DEVDAX_VERBS },
-    ),
-    (
         "the flush with its fence left out, tcp on devdax, where only sfence is a fence",
         Load { way: Way::Tcp, more: "--skip-flush", locked: Locked::Nothing, ..DEVDAX_VERBS },
     ),
     ("the flush left out, tcp on a file", Load { more: "--skip-flush", ..FILE_TCP }),
-    ("the flush left out, shm on a file", Load { way: Way::Shm, more: "--skip-flush", ..FILE_TCP }),
-    ("no fdatasync (process-crash), tcp on a file", Load { durability: "process-crash", ..FILE_TCP }),
     (
         "librpma, a flush to visibility",
         Load { more: "visibility", ..Load::durable(Program::Rpma, Way::VerbsNative, DEVDAX) },
-    ),
-    (
-        "lanes, no write-back, verbs on devdax, where the firmware wrongly says that caches are kept",
-        Load { firmware: Persistence::Cpu, ..Load::durable(Program::Lanes, Way::VerbsNative, DEVDAX) },
     ),
     (
         "pool set, the drain left out, where the firmware wrongly says that caches are kept",
@@ -122,6 +111,21 @@ const CONTROLS: &[(&str, Load)] = &[
     (
         "librpmem, the drain left out, verbs on devdax",
         Load { more: "undrained", ..Load::durable(Program::Rpmem, Way::VerbsNative, DEVDAX) },
+    ),
+];
+
+/// What every run leaves out: the same rules broken on a further way, or by a lower level.
+const FURTHER_CONTROLS: &[(&str, Load)] = &[
+    ("visible instead of persistent, verbs on devdax", Load { durability: "visible", ..DEVDAX_VERBS }),
+    (
+        "no write-back, shm on devdax, where the firmware wrongly says that caches are kept",
+        Load { way: Way::Shm, firmware: Persistence::Cpu, ..DEVDAX_VERBS },
+    ),
+    ("the flush left out, shm on a file", Load { way: Way::Shm, more: "--skip-flush", ..FILE_TCP }),
+    ("no fdatasync (process-crash), tcp on a file", Load { durability: "process-crash", ..FILE_TCP }),
+    (
+        "lanes, no write-back, verbs on devdax, where the firmware wrongly says that caches are kept",
+        Load { firmware: Persistence::Cpu, ..Load::durable(Program::Lanes, Way::VerbsNative, DEVDAX) },
     ),
 ];
 
@@ -147,11 +151,20 @@ pub(super) fn run(testbed: &Testbed, report: &mut Report) -> Result<()> {
 
 /// Loads that must lose.
 pub(super) fn run_controls(testbed: &Testbed, report: &mut Report) -> Result<()> {
+    cut_controls(testbed, CONTROLS, report)
+}
+
+/// What [`run_controls`] leaves out.
+pub(super) fn run_further_controls(testbed: &Testbed, report: &mut Report) -> Result<()> {
+    cut_controls(testbed, FURTHER_CONTROLS, report)
+}
+
+fn cut_controls(testbed: &Testbed, controls: &[(&str, Load)], report: &mut Report) -> Result<()> {
     let tools = Tools::build(testbed)?;
     let mut random = Random(SUITE_SEED);
     let mut series = Series::new(&tools)?;
     let mut last = None;
-    for (name, load) in CONTROLS {
+    for (name, load) in controls {
         let verdict =
             series.cut(load, Survivors::None, BATCHES_OF_CONTROLS, &mut random).with_context(|| (*name).to_owned())?;
         if let Some(name) = last.replace(*name) {

@@ -96,6 +96,12 @@ const SUITES: &[Suite] = &[
         run: referees::run_soak,
     },
     Suite {
+        name: "power-cut-controls-soak",
+        about: "power cuts in further loads that must lose",
+        is_soak: true,
+        run: power_cuts::run_further_controls,
+    },
+    Suite {
         name: "media",
         about: "the doctor on every stack of media, beside the flushes that come through to their disks",
         is_soak: true,
@@ -111,10 +117,10 @@ pub(super) enum Choice<'a> {
     Only(&'a str),
 }
 
-/// Runs the chosen ones; the last line printed is that of the counts.
 /// No other suite runs beside these, whose tests have limits of time.
 const ALONE: &[&str] = &["conformance", "devices", "power-cuts"];
 
+/// Runs the chosen ones; the last line printed is that of the counts.
 pub(super) fn run(testbed: &Testbed, choice: Choice<'_>, list: bool) -> Result<ExitCode> {
     if list {
         for suite in SUITES {

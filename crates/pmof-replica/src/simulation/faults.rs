@@ -68,6 +68,7 @@ pub(super) enum Fault {
     LostBeforeForgotten,
     SuccessorMet,
     TakenFromOwnConnection,
+    SupersededEnded,
     RosterNotWritten,
     RosterWrittenAndRefused,
     MemberAdded,

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pmof_control::{ConsistencyPoint, PoolState, Role, Roster, RosterMember};
+use pmof_control::{Claim, ConsistencyPoint, PoolState, Role, Roster, RosterMember};
 use uuid::Uuid;
 
 use super::{
@@ -286,8 +286,8 @@ impl Session {
             return Err(Stop::Rejected);
         }
         let own = following.epoch.get().filter(|epoch| *epoch == replica.state.epoch.id);
-        let epoch = own.or_else(|| self.view.borrow().epoch());
-        let open = Message::Open { takes_over: own.is_none(), epoch };
+        let claim = own.or_else(|| self.view.borrow().epoch()).map_or(Claim::None, Claim::Own);
+        let open = Message::Open { takes_over: own.is_none(), claim };
         let Some(Answer::Opened(replica)) = ask(&self.world, &member, open).await else { return Err(lost()) };
         if !self.is_own(following, &replica.state) {
             let _ = lost();

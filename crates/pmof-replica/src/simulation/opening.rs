@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use pmof_control::{Request, Role, Roster};
+use pmof_control::{Claim, Request, Role, Roster};
 
 use super::{
     faults::Fault,
@@ -99,7 +99,7 @@ async fn ask_those(world: &Shared, (writer, takes_over): (usize, bool), targets:
     for target in order {
         let Some(connection) = world.borrow_mut().connect(writer, target) else { continue };
         let member = Member::new(target, Some(connection), false);
-        match ask(world, &member, Message::Open { takes_over, epoch: None }).await {
+        match ask(world, &member, Message::Open { takes_over, claim: Claim::None }).await {
             Some(Answer::Opened(replica)) => {
                 let roster = replica.roster.as_deref().cloned();
                 asked.opened.push(Opened { target, connection, replica: *replica, roster });
@@ -321,7 +321,7 @@ fn started(world: &Shared, mut session: Session, found: &Pages, electorate: &Ele
     if found.iter().any(is_rotten) {
         world.borrow_mut().count(Fault::RotFoundByOpening);
     }
-    session.number = world.borrow_mut().truth.opened(opening, found);
+    session.number = world.borrow_mut().truth.opened(session.writer, opening, found);
     if session.number.is_some() {
         session.check_equal();
     } else {

@@ -96,6 +96,8 @@ pub(super) enum Control {
     AnnouncedHolds,
     /// Whoever names the epoch that a replica is at counts as its writer, also where another has it open and has begun none.
     FoundEpochNames,
+    /// A replica that comes back is taken from whoever has it open, a successor too.
+    HolderNotJudged,
     /// A witness that is back counts as one that has everything.
     WitnessJoins,
     /// The staging area of an asynchronous member is not flushed.
@@ -124,7 +126,7 @@ impl Control {
     }
 }
 
-pub(super) const CONTROLS: [Control; 18] = [
+pub(super) const CONTROLS: [Control; 19] = [
     Control::AcknowledgedEarly,
     Control::PageNotMarked,
     Control::BehindAsSource,
@@ -137,6 +139,7 @@ pub(super) const CONTROLS: [Control; 18] = [
     Control::RemovedVotes,
     Control::AnnouncedHolds,
     Control::FoundEpochNames,
+    Control::HolderNotJudged,
     Control::WitnessJoins,
     Control::StagingNotFlushed,
     Control::DroppedForgotten,

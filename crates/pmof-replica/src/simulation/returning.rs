@@ -2,13 +2,13 @@
 
 use std::{rc::Rc, sync::Arc};
 
-use pmof_control::{Reply, Request, Role, Roster, RosterMember};
+use pmof_control::{Claim, Reply, Request, Role, Roster, RosterMember};
 
 use super::{
     faults::Fault,
     plan::{Control, PAGES},
     session::{Member, Open, Session, answer, ask, bytes_of, fail, positions, read, send},
-    target::{Answer, Message},
+    target::{Answer, Message, Replica},
     tasks::sleep,
 };
 use crate::{
@@ -168,13 +168,7 @@ impl Session {
         let target = member.target;
         let connection = self.world.borrow_mut().connect(self.writer, target).ok_or(Halt::Later)?;
         let returned = Member::new(target, Some(connection), true);
-        let epoch = self.view.borrow().epoch_of(position);
-        let Some(Answer::Opened(replica)) =
-            ask(&self.world, &returned, Message::Open { takes_over: false, epoch }).await
-        else {
-            fail(&self.world, &returned);
-            return Err(Halt::Later);
-        };
+        let replica = self.ask_for(position, &returned).await.inspect_err(|_| fail(&self.world, &returned))?;
         let (index, replica_uuid, state) = (replica.index, replica.uuid, replica.state);
         let may_return = {
             let _guard = self.view_lock.lock().await;
@@ -199,6 +193,46 @@ impl Session {
         }
         let is_known = is_own && self.view.borrow().knows_what_lacks(position, state.mark);
         Ok((returned, !is_known))
+    }
+
+    /// As `Returns::ask_for`.
+    async fn ask_for(&self, position: usize, returned: &Member) -> Result<Box<Replica>, Halt> {
+        let own = self.view.borrow().epoch_of(position).map_or(Claim::None, Claim::Own);
+        let claim = match ask(&self.world, returned, Message::Open { takes_over: false, claim: own }).await {
+            Some(Answer::Opened(replica)) => return Ok(replica),
+            Some(Answer::Busy) => self.superseded_holder(returned).await?,
+            _ => return Err(Halt::Later),
+        };
+        match ask(&self.world, returned, Message::Open { takes_over: false, claim }).await {
+            Some(Answer::Opened(replica)) => Ok(replica),
+            _ => Err(Halt::Later),
+        }
+    }
+
+    /// As `Returns::superseded_holder`.
+    async fn superseded_holder(&self, returned: &Member) -> Result<Claim, Halt> {
+        let Some(Answer::Info { replica, .. }) = ask(&self.world, returned, Message::Info).await else {
+            return Err(Halt::Later);
+        };
+        let _guard = self.view_lock.lock().await;
+        if !self.membership.borrow().may_return(replica.index, replica.uuid) {
+            return Err(Halt::Later);
+        }
+        if self.has_ended.get() {
+            return Err(Halt::Ended);
+        }
+        let (view, state) = (self.view.borrow(), &replica.state);
+        if self.world.borrow().control == Some(Control::HolderNotJudged) {
+            return Ok(Claim::Superseded(state.epoch.id));
+        }
+        if view.is_superseded_by(state) {
+            self.world.borrow_mut().count(Fault::SuccessorMet);
+            self.give_up();
+            return Err(Halt::Ended);
+        }
+        let apart = of_returning(&Found { index: replica.index, state }, view.line(), view.opening());
+        let is_older = apart.as_ref().is_some_and(Apart::may_catch_up);
+        if view.has_superseded() && is_older { Ok(Claim::Superseded(state.epoch.id)) } else { Err(Halt::Later) }
     }
 
     /// What a replica that has come back is to the pool. The view is locked.

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use pmof_control::{PoolState, Reply, Request, Roster};
+use pmof_control::{Claim, PoolState, Reply, Request, Roster};
 use uuid::Uuid;
 
 use super::{
@@ -17,10 +17,11 @@ use super::{
 
 #[derive(Clone, Debug)]
 pub(super) enum Message {
-    /// Opens the replica; `takes_over`: whoever else has it open is fenced first, and so is one that has begun `epoch`, or has named it.
+    /// Opens the replica; `takes_over`: whoever else has it open is fenced first, and so is one that has begun the epoch which is claimed, or
+    /// has named it.
     Open {
         takes_over: bool,
-        epoch: Option<Uuid>,
+        claim: Claim,
     },
     /// Makes an empty replica and opens it.
     Create {
@@ -198,7 +199,7 @@ impl World {
         }
     }
 
-    fn open(&mut self, connection: usize, takes_over: bool, epoch: Option<Uuid>) -> Answer {
+    fn open(&mut self, connection: usize, takes_over: bool, claim: Claim) -> Answer {
         let number = self.connections[connection].target;
         let (writer, is_left) = (self.connections[connection].writer, !self.connections[connection].is_open_here);
         let (may_judge, control) = (self.may_judge(writer, number), self.control);
@@ -207,16 +208,22 @@ impl World {
             return Answer::NotFound;
         }
         let holder = target.open_by;
-        let is_own = epoch.is_some_and(|epoch| target.is_epoch_of_writer(epoch, control));
-        if (holder.is_some() && !takes_over && !is_own) || !may_judge {
+        let is_claimed = claim.epoch().is_some_and(|epoch| target.is_epoch_of_writer(epoch, control));
+        if (holder.is_some() && !takes_over && !is_claimed) || !may_judge {
             if is_left || holder.is_some_and(|by| !self.connections[by].is_open_here) {
                 self.count(Fault::LateNotice);
             }
             return Answer::Busy;
         }
         if let Some(holder) = holder {
-            self.count(if takes_over { Fault::TakenOver } else { Fault::TakenFromOwnConnection });
-            if self.connections[holder].is_open_here && !takes_over && self.connections[holder].writer != writer {
+            self.count(match claim {
+                _ if takes_over => Fault::TakenOver,
+                Claim::Superseded(_) => Fault::SupersededEnded,
+                Claim::Own(_) | Claim::None => Fault::TakenFromOwnConnection,
+            });
+            let held_by = self.connections[holder].writer;
+            let may_be = matches!(claim, Claim::Superseded(_)) && !self.truth.is_newest_of(held_by);
+            if self.connections[holder].is_open_here && !takes_over && held_by != writer && !may_be {
                 self.truth.violate(|| format!("w{writer} takes t{number} from its successor"));
             }
             if self.control != Some(Control::NotFenced) {
@@ -227,7 +234,7 @@ impl World {
         if target.state.is_open {
             target.durable = target.cache;
         }
-        target.opened_by(connection, epoch)
+        target.opened_by(connection, claim.own())
     }
 
     fn create(&mut self, connection: usize, (index, count): (u16, u16), is_witness: bool) -> Answer {
@@ -253,7 +260,7 @@ impl World {
             return Some(Answer::OtherVersion(self.targets[number].version, reply));
         }
         match message {
-            Message::Open { takes_over, epoch } => return Some(self.open(index, *takes_over, *epoch)),
+            Message::Open { takes_over, claim } => return Some(self.open(index, *takes_over, *claim)),
             Message::Create { index: replica, count, is_witness } => {
                 return Some(self.create(index, (*replica, *count), *is_witness));
             }

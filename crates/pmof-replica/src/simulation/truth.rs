@@ -34,6 +34,8 @@ pub(super) fn sound(pages: &Pages) -> Pages {
 /// One writer's opening of the pool, from its success on.
 #[derive(Debug)]
 struct Opening {
+    /// `None`: nobody has opened the pool yet.
+    writer: Option<usize>,
     /// The number of its epoch: along one line each has a higher one.
     epoch: u64,
     recovered: Pages,
@@ -86,6 +88,7 @@ pub(super) struct Truth {
 impl Truth {
     pub(super) fn new() -> Self {
         let first = Opening {
+            writer: None,
             epoch: 0,
             recovered: [[0; WORDS]; PAGES],
             issued: Default::default(),
@@ -107,7 +110,7 @@ impl Truth {
 
     /// A writer has opened the pool by the epoch of this number, and found these values. Returns the opening's number here; `None` where
     /// another has opened the pool since, so that this one can change nothing: it was slow to learn of its success.
-    pub(super) fn opened(&mut self, epoch: u64, found: &Pages) -> Option<usize> {
+    pub(super) fn opened(&mut self, writer: usize, epoch: u64, found: &Pages) -> Option<usize> {
         let found = &sound(found);
         if epoch <= self.openings.last().map_or(0, |last| last.epoch) {
             return None;
@@ -120,7 +123,8 @@ impl Truth {
                 format!("page {page} was recovered as {value:?}; {committed:?} was acknowledged, of {issued:?} that were written")
             });
         }
-        self.openings.push(Opening { epoch, recovered: *found, issued: Default::default(), committed: *found });
+        let (writer, issued) = (Some(writer), Default::default());
+        self.openings.push(Opening { writer, epoch, recovered: *found, issued, committed: *found });
         Some(self.openings.len() - 1)
     }
 
@@ -202,12 +206,17 @@ impl Truth {
     /// What was written behind a point in its opening, and of this all that was acknowledged, is lost, on purpose: the pool goes on from there.
     pub(super) fn promoted(&mut self, pages: &Pages) {
         let (recovered, committed) = (sound(pages), sound(pages));
-        self.openings = vec![Opening { epoch: 0, recovered, issued: Default::default(), committed }];
+        self.openings = vec![Opening { writer: None, epoch: 0, recovered, issued: Default::default(), committed }];
     }
 
     /// What the pool has to hold when nobody writes.
     pub(super) fn committed(&self) -> Pages {
         self.openings.last().expect("there is always one").committed
+    }
+
+    /// Whether the newest opening is this writer's.
+    pub(super) fn is_newest_of(&self, writer: usize) -> bool {
+        self.openings.last().is_some_and(|last| last.writer == Some(writer))
     }
 
     /// Whether this is still the newest opening.

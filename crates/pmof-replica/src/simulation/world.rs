@@ -7,7 +7,7 @@ use std::{
     task::Poll,
 };
 
-use pmof_control::{PoolState, Request, Role, Roster, RosterMember};
+use pmof_control::{Claim, PoolState, Request, Role, Roster, RosterMember};
 
 use super::{
     areas::Areas,
@@ -370,8 +370,10 @@ fn brief_message(message: &Message) -> String {
     match message {
         Message::Tell(Request::Begin { epoch, .. }) => format!("Begin {}", names::of(epoch)),
         Message::Tell(Request::Confirm { epoch }) => format!("Confirm {}", names::of_id(*epoch)),
-        Message::Open { takes_over, epoch } => {
-            format!("Open, takes over: {takes_over}, names {}", epoch.map_or_else(String::new, names::of_id))
+        Message::Open { takes_over, claim } => {
+            let named = claim.epoch().map_or_else(String::new, names::of_id);
+            let is_later = matches!(claim, Claim::Superseded(_));
+            format!("Open, takes over: {takes_over}, names {named}{}", if is_later { " as superseded" } else { "" })
         }
         Message::Keep(roster) => format!("Keep {}", brief_roster(roster)),
         other => format!("{other:?}"),
