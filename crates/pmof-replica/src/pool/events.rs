@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 use pmof_control::{ConsistencyPoint, Forced};
 use pmof_mem::causes;
 
-use crate::{ChangeError, ReplicaError, ReplicaPlace};
+use crate::{ChangeError, ReplicaError, ReplicaPlace, ScrubReport};
 
 /// Events that are kept for those who have yet to ask for them; older ones are dropped.
 const KEPT_EVENTS: usize = 1024;
@@ -114,6 +114,13 @@ pub enum Event {
         /// Why.
         why: Arc<ChangeError>,
     },
+    /// The pool was [scrubbed in the background](crate::PoolOptions::scrub_every).
+    Scrubbed {
+        /// What was found.
+        report: Arc<ScrubReport>,
+        /// How long that took, with the pauses for those who write.
+        took: Duration,
+    },
     /// An asynchronous member is at a point of this writer, and is sent what is written from now on.
     Following {
         /// The member.
@@ -211,6 +218,19 @@ impl fmt::Display for Event {
             Self::SpareNotTaken { replica, why } => {
                 write!(f, "the spare {replica} did not take the place of a lost member: {}", causes(why))
             }
+            Self::Scrubbed { report, took } => {
+                let ScrubReport { compared_bytes, replica_count, repaired, undecided } = &**report;
+                write!(f, "{replica_count} replicas were scrubbed: {compared_bytes} bytes compared in {took:.1?}")?;
+                match repaired.len() + undecided.len() {
+                    0 => f.write_str(", no difference"),
+                    _ => write!(
+                        f,
+                        ", {} pages repaired, {} pages differ and nothing says which replica is right",
+                        repaired.len(),
+                        undecided.len()
+                    ),
+                }
+            }
             Self::Following { replica, copied_bytes } => {
                 write!(f, "{replica:#} follows asynchronously after {copied_bytes} bytes were copied")
             }
@@ -276,6 +296,7 @@ struct Kept {
 impl Log {
     pub(super) fn add(&self, event: Event) {
         match &event {
+            Event::Scrubbed { report, .. } if report.found_nothing() => log::info!("{event}"),
             Event::Lost { .. }
             | Event::Slow { .. }
             | Event::Differs { .. }
@@ -288,6 +309,7 @@ impl Log {
             | Event::PointDropped { .. }
             | Event::PointNotKept { .. }
             | Event::KeepsNoPoints { .. }
+            | Event::Scrubbed { .. }
             | Event::NoneLeft
             | Event::Fenced { .. } => log::warn!("{event}"),
             Event::CatchingUp { .. }

@@ -19,7 +19,7 @@ use super::{
     format::Format,
     intents,
     opened::{Checked, Identity, Reached, check_distinct, check_opened, none_opened, place},
-    returns::Returns,
+    returns::{ReturnTerms, Returns},
     rosters::read_rosters,
 };
 use crate::{
@@ -72,6 +72,8 @@ pub(super) struct Wanted {
     pub(super) bytes_per_second: Option<u64>,
     /// How long a member is lost before a spare takes its place.
     pub(super) spare_after: Duration,
+    /// How long after an opening, or the last scrub, the pool is scrubbed in the background.
+    pub(super) scrub_every: Option<Duration>,
     /// How far asynchronous members may lag.
     pub(super) lag: LagBound,
     /// Which consistency points they are to keep.
@@ -176,7 +178,8 @@ impl Opening {
         if identity.replica_count > 1 {
             pool.written = Some(Arc::new(PageMap::new(identity.size_bytes)));
         }
-        let Wanted { require, bytes_per_second, spare_after, lag, keep, reach, min_replicas, .. } = self.wanted;
+        let Wanted { require, bytes_per_second, spare_after, scrub_every, lag, keep, reach, min_replicas, .. } =
+            self.wanted;
         let is_forced = min_replicas.is_some();
         if let Some(epochs) = pool.epochs.as_ref().filter(|_| !is_forced) {
             let opening = epochs.lock().view().opening();
@@ -192,7 +195,7 @@ impl Opening {
             (reach, self.peers),
             self.urls,
             identity,
-            (require, bytes_per_second, spare_after, is_forced),
+            ReturnTerms { require, bytes_per_second, spare_after, scrub_every, is_forced },
             pool,
         )
     }

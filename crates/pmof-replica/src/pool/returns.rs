@@ -46,6 +46,8 @@ mod held;
 mod lost;
 mod pace;
 mod places;
+mod scrubbing;
+mod signal;
 mod spares;
 #[cfg(test)]
 mod tests;
@@ -55,6 +57,7 @@ pub(super) use copy::differing_pages;
 use copy_flush::CopyFlush;
 use lost::Spares;
 use pace::Pace;
+pub(super) use signal::Signal;
 
 /// How often it is looked for losses of which no persist told, and for writes that all replicas have.
 const TICK: Duration = Duration::from_secs(1);
@@ -94,29 +97,18 @@ const LAST_PROMPT_BYTES: u64 = 64 << 10;
 const HOLD: Duration = Duration::from_millis(5);
 const LONGEST_HOLD: Duration = Duration::from_millis(80);
 
-/// Told of losses.
-#[derive(Debug, Default)]
-pub(super) struct Signal {
-    is_raised: AtomicBool,
-    lock: Mutex<()>,
-    changed: Condvar,
-}
-
-impl Signal {
-    pub(super) fn raise(&self) {
-        if !self.is_raised.swap(true, Ordering::AcqRel) {
-            let _lock = self.lock.lock();
-            self.changed.notify_all();
-        }
-    }
-
-    fn wait(&self, limit: Duration) {
-        let mut lock = self.lock.lock();
-        if !self.is_raised.load(Ordering::Acquire) {
-            self.changed.wait_for(&mut lock, limit);
-        }
-        self.is_raised.store(false, Ordering::Release);
-    }
+/// What whoever opens a pool asks of those that come back, and of those that stay.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReturnTerms {
+    pub(super) require: Durability,
+    /// Bytes that are copied in a second, at most.
+    pub(super) bytes_per_second: Option<u64>,
+    /// How long a member is lost before a spare takes its place.
+    pub(super) spare_after: Duration,
+    /// How long after an opening, or the last scrub, the pool is scrubbed in the background.
+    pub(super) scrub_every: Option<Duration>,
+    /// The pool was opened with a number of replicas that was asked for.
+    pub(super) is_forced: bool,
 }
 
 /// What it takes to bring the replicas of an open pool back.
@@ -140,6 +132,7 @@ pub(super) struct Returns {
     /// Positions that nobody has, and nobody had who has been a member.
     free_places: Mutex<Vec<usize>>,
     spares: Spares,
+    scrub_every: Option<Duration>,
     /// The pool was opened with a number of replicas that was asked for.
     pub(super) is_forced: bool,
     /// Held by whoever changes the members.
@@ -184,9 +177,10 @@ impl Returns {
         (reach, peers): (Reach, Peers),
         urls: Vec<Arc<PoolUrl>>,
         identity: Identity,
-        (require, bytes_per_second, spare_after, is_forced): (Durability, Option<u64>, Duration, bool),
+        terms: ReturnTerms,
         open: &Open,
     ) -> Self {
+        let ReturnTerms { require, bytes_per_second, spare_after, scrub_every, is_forced } = terms;
         Self {
             reach,
             peers: Mutex::new(peers),
@@ -211,6 +205,7 @@ impl Returns {
             is_started: AtomicBool::new(false),
             free_places: Mutex::default(),
             spares: Spares::new(spare_after),
+            scrub_every,
             is_forced,
             changing: Mutex::default(),
         }
@@ -222,6 +217,7 @@ impl Returns {
         if returns.urls.read().len() < 2 || returns.is_started.swap(true, Ordering::AcqRel) {
             return;
         }
+        returns.start_scrubbing(pool);
         let (returns, pool) = (Arc::clone(returns), Arc::downgrade(pool));
         let started = spawn("pmof-pool-watch", move || returns.watch(&pool));
         if let Err(error) = started {

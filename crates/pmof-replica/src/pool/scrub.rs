@@ -6,7 +6,7 @@ use pmof_control::OpenFor;
 use pmof_pool::{DIGEST_BLOCK_LEN_BYTES, WINDOW_LEN_BYTES};
 
 use super::{
-    Pool,
+    Pool, Shared,
     compare::{compare, lost},
 };
 use crate::{
@@ -39,6 +39,26 @@ pub struct ScrubReport {
     pub undecided: Vec<Range<u64>>,
 }
 
+impl ScrubReport {
+    /// Whether the replicas hold the same.
+    pub(super) fn found_nothing(&self) -> bool {
+        self.repaired.is_empty() && self.undecided.is_empty()
+    }
+}
+
+/// How far a scrub is.
+#[derive(Debug, Default)]
+pub(super) struct Scrub {
+    at: u64,
+    pub(super) report: ScrubReport,
+}
+
+impl Scrub {
+    pub(super) fn is_done(&self, pool: &Shared) -> bool {
+        self.at >= pool.facts.size_bytes
+    }
+}
+
 impl Pool {
     /// Compares all replicas in sync with each other, while the pool may be written, and repairs each page that differs from what more than
     /// half of them hold. Targets compute digests; of what differs a byte is sent. `progress` is told how many bytes were compared.
@@ -50,36 +70,45 @@ impl Pool {
     /// [`PoolError::ReadOnly`], [`PoolError::Closed`]; [`PoolError::NoEpochs`] of a pool set, which `pmof pool check` compares;
     /// [`PoolError::Replica`] where one is lost meanwhile: the others may be scrubbed again.
     pub fn scrub(&self, progress: &mut dyn FnMut(u64)) -> Result<ScrubReport, PoolError> {
-        let facts = &self.0.facts;
-        if facts.access != OpenFor::Write {
+        if self.0.facts.access != OpenFor::Write {
             return Err(PoolError::ReadOnly);
         }
-        let mut report = ScrubReport::default();
-        let mut at = 0;
-        while at < facts.size_bytes {
-            let window = at..(at + WINDOW_LEN_BYTES).min(facts.size_bytes);
-            let open = self.0.hold()?;
-            if open.epochs.is_none() {
-                return Err(PoolError::NoEpochs);
-            }
-            let in_use = open.members_in_use();
-            report.replica_count = in_use.len();
-            if in_use.len() > 1 {
-                let compared = compare(&in_use, &window, DIGEST_BLOCK_LEN_BYTES)?;
-                for block in compared.differing() {
-                    self.settle(&compared.block(block), &mut report)?;
-                }
-                report.compared_bytes = window.end;
-            }
-            at = window.end;
-            progress(at);
+        let mut scrub = Scrub::default();
+        while !scrub.is_done(&self.0) {
+            self.0.scrub_window(&mut scrub)?;
+            progress(scrub.at);
         }
-        Ok(report)
+        Ok(scrub.report)
+    }
+}
+
+impl Shared {
+    /// Goes on with a scrub of a pool that is open for writing.
+    pub(super) fn scrub_window(&self, scrub: &mut Scrub) -> Result<(), PoolError> {
+        let Scrub { at, report } = scrub;
+        let window = *at..(*at + WINDOW_LEN_BYTES).min(self.facts.size_bytes);
+        let open = self.hold()?;
+        if open.epochs.is_none() {
+            return Err(PoolError::NoEpochs);
+        }
+        let in_use = open.members_in_use();
+        report.replica_count = in_use.len();
+        if in_use.len() > 1 {
+            let compared = compare(&in_use, &window, DIGEST_BLOCK_LEN_BYTES)?;
+            let told = report.undecided.len();
+            for block in compared.differing() {
+                // The window is compared again.
+                self.settle(&compared.block(block), report).inspect_err(|_| report.undecided.truncate(told))?;
+            }
+            report.compared_bytes = window.end;
+        }
+        *at = window.end;
+        Ok(())
     }
 
     /// Looks again at a block while nobody writes, and repairs it.
     fn settle(&self, block: &Range<u64>, report: &mut ScrubReport) -> Result<(), PoolError> {
-        let guard = self.0.open.write();
+        let guard = self.open.write();
         let open = guard.as_ref().ok_or(PoolError::Closed)?;
         let in_use = open.members_in_use();
         let compared = compare(&in_use, block, PAGE_BYTES)?;

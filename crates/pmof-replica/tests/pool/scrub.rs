@@ -1,11 +1,15 @@
 //! Bytes that a medium changed: found by comparing replicas, and repaired where most of them agree.
 
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
+    time::Duration,
 };
 
-use pmof_replica::{Pool, PoolError, ScrubReport};
+use pmof_replica::{Event, Events, Pool, PoolError, ScrubReport};
 
 use crate::support::*;
 
@@ -94,4 +98,57 @@ fn a_pool_that_is_read_is_not_scrubbed() {
     assert!(matches!(pool.scrub(&mut |_| {}), Err(PoolError::Closed)));
     let reader = options([targets[0].url("orders")]).open_read_only().unwrap();
     assert!(matches!(reader.scrub(&mut |_| {}), Err(PoolError::ReadOnly)));
+}
+
+/// What the next scrub in the background finds.
+fn scrubbed(events: &mut Events) -> Arc<ScrubReport> {
+    loop {
+        let event = events.next_for(Duration::from_secs(30)).expect("the pool is scrubbed again and again");
+        if let Event::Scrubbed { report, .. } = event {
+            return report;
+        }
+    }
+}
+
+#[test]
+fn a_pool_is_scrubbed_in_the_background() {
+    let mut targets: [Target; 3] = std::array::from_fn(|_| Target::start());
+    let urls = targets.each_ref().map(|target| target.url("orders"));
+    let pool = options(urls.clone()).scrub_every(Duration::ZERO).create(20 << 20).unwrap();
+    let mut events = pool.events();
+    pool.persist(9 << 20, &pattern(100_000, 1)).unwrap();
+    let mut report = scrubbed(&mut events);
+    assert_eq!((report.compared_bytes, report.replica_count), (20 << 20, 3));
+    assert!(report.repaired.is_empty());
+    flip(&targets[1], (9 << 20) + 5);
+    while report.repaired.is_empty() {
+        report = scrubbed(&mut events);
+    }
+    assert_eq!(report.repaired[0].replica.to_string(), urls[1]);
+    let mut bytes = vec![0; 100_000];
+    pool.read_replica(1, 9 << 20, &mut bytes).unwrap();
+    assert_eq!(bytes, pattern(100_000, 1));
+
+    targets[2].stop();
+    while report.replica_count == 3 {
+        report = scrubbed(&mut events);
+    }
+    flip(&targets[0], 4096);
+    while report.undecided.is_empty() {
+        report = scrubbed(&mut events);
+    }
+    assert!(report.replica_count == 2 && report.undecided.iter().eq([&(4096..8192)]), "{report:?}");
+    pool.close().unwrap();
+    while events.next_for(Duration::from_secs(30)).is_some() {}
+}
+
+#[test]
+fn nobody_scrubs_a_pool_that_was_not_asked_for() {
+    let (targets, pool) = pool_on::<3>(1 << 20);
+    let mut events = pool.events();
+    flip(&targets[1], 5);
+    while let Some(event) = events.next_for(Duration::from_secs(2)) {
+        assert!(!matches!(event, Event::Scrubbed { .. }), "{event}");
+    }
+    assert_eq!(scrub(&pool).repaired.len(), 1);
 }
