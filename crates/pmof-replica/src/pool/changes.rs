@@ -215,10 +215,11 @@ struct Made {
 }
 
 impl Changer<'_> {
-    /// The members, which all targets that are connected can keep.
+    /// The members, which all targets that are connected can keep. One that is too slow is not waited for.
     fn roster(&self) -> Result<Roster, ChangeError> {
         let open = self.shared.hold()?;
-        for member in open.places().filter(|member| member.standing().failure().is_none()) {
+        let answers = |standing: &Standing| standing.failure().is_none() && !standing.is_slow();
+        for member in open.places().filter(|member| answers(member.standing())) {
             let asked = member.control().map(|control| control.ask(&Request::Roster { offset: 0 }));
             if let Some(Err(why)) = asked {
                 if matches!(*why, ReplicaError::Refused { .. }) {
@@ -521,8 +522,10 @@ impl Open {
 /// Has the target of a replica that is no member close it.
 fn part_with(gone: &dyn Member, index: u16) {
     if let Some(control) = gone.control() {
-        // What cannot be closed ends with the connection.
-        let _ = control.ask(&Request::Close { in_order: false });
+        // What cannot be closed ends with the connection; so does one that would be waited for.
+        if !gone.standing().is_slow() {
+            let _ = control.ask(&Request::Close { in_order: false });
+        }
         control.fail(ReplicaError::NotAMember { index });
     }
 }

@@ -190,6 +190,24 @@ fn a_replica_that_hangs_keeps_nobody_waiting() {
 }
 
 #[test]
+fn nobody_who_writes_waits_for_a_replica_that_hangs_and_is_removed() {
+    let three = Three::start();
+    let pool = Arc::new(three.options().loss_timeout(HOUR).create(1 << 20).unwrap());
+    three.relay.hang();
+    assert_without_third(&pool.persist(0, b"slow").unwrap(), &three);
+    let remover = Arc::clone(&pool);
+    let removing = thread::spawn(move || remover.remove("2"));
+    in_time("it is removed, and the pool is written", move || {
+        for value in 0..50_u64 {
+            assert_eq!(pool.persist(8 * value, &value.to_le_bytes()).unwrap().replicas.len(), 2);
+        }
+        removing.join().unwrap().unwrap();
+        assert!(!pool.persist(0, b"two").unwrap().is_degraded());
+        assert_eq!(pool.made_count(), 2);
+    });
+}
+
+#[test]
 fn writes_do_not_wait_for_room_at_a_replica_that_hangs() {
     let three = Three::start();
     let pool = three.options().create(256 << 20).unwrap();

@@ -56,3 +56,19 @@ fn pages_that_a_replica_may_lack_which_was_lost_meanwhile_are_kept() {
     returns.forget_flushed(&open);
     assert!(is_page_known(returns));
 }
+
+#[test]
+fn a_place_that_is_given_back_is_the_next_ones() {
+    let (pool, targets) = pool(false);
+    let returns = pool.0.returns.as_ref().unwrap();
+    let url = Arc::new(format!("{}/orders", targets[2].1.addresses()[0]).parse().unwrap());
+    assert_eq!(returns.add_place(&url), None, "there is none yet");
+    for _ in 0..200 {
+        returns.give_back_place(2);
+        assert_eq!(returns.add_place(&url), Some(2));
+    }
+    assert_eq!((returns.free_place(), returns.urls.read().len()), (None, 3));
+    returns.attended.lock()[2].is_running = true;
+    returns.give_back_place(2);
+    assert_eq!(returns.add_place(&url), None, "a thread still looks after the one that had it");
+}
