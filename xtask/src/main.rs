@@ -19,6 +19,7 @@ mod msrv;
 mod mutants;
 #[cfg(test)]
 mod pages;
+mod peers;
 mod readme;
 mod release;
 mod rpma;
@@ -82,6 +83,10 @@ enum Chore {
     ///
     /// Needs root, and target/release/pmof. All of it happens in namespaces, above a layer over the machine's files that is gone with them.
     Unit,
+    /// Install what `pmof bench peers` compares with, from Debian's packages, and say how each is started
+    ///
+    /// Needs root, or sudo without a password. What is installed already stays as it is.
+    Peers,
     /// Compile with the least Rust that Cargo.toml names, as Debian 13 has it, fetched from Debian's packages
     ///
     /// The packages are unpacked into target/testbed and what is built stays in target/msrv; nothing is installed. Tests are not compiled.
@@ -113,6 +118,7 @@ fn main() -> Result<ExitCode> {
         Chore::Mutants(mutants) => mutants.run(),
         Chore::Readme => readme::run(),
         Chore::Unit => unit::run(),
+        Chore::Peers => peers::run(),
         Chore::Msrv => msrv::run(),
         Chore::Simulate(simulate) => simulate.run(),
         Chore::Tsan => tsan::run(),

@@ -57,6 +57,8 @@ enum Command {
     #[command(hide = true)]
     BenchLoad(bench::LoadArgs),
     #[command(hide = true)]
+    BenchPeer(bench::PeerServerArgs),
+    #[command(hide = true)]
     Relay(bench::RelayArgs),
     #[command(hide = true)]
     SoakWriter(soak::WriterArgs),
@@ -100,6 +102,7 @@ pub fn pmof() -> ExitCode {
         Command::BenchFloor(args) => bench::run_floor_server(args),
         Command::BenchFloorClient(args) => bench::run_floor_client(args),
         Command::BenchLoad(args) => bench::run_load(args),
+        Command::BenchPeer(args) => bench::run_peer_server(args),
         Command::Relay(args) => bench::run_relay(args),
         Command::SoakWriter(args) => soak::run_writer(args),
     };

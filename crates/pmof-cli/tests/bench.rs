@@ -1,6 +1,9 @@
 //! Runs `pmof bench` with tiny counts: what it prints and what it leaves behind, not how fast it is.
 
-use std::process::{Command, Output};
+use std::{
+    process::{Command, Output, Stdio},
+    time::{Duration, Instant},
+};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -15,16 +18,25 @@ fn disk() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
 }
 
-/// Runs a measurement whose pools lie in `directory`.
-fn bench(directory: &TempDir, arguments: &str) -> Output {
+/// A measurement whose pools lie in `directory`.
+fn command(directory: &TempDir, arguments: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pmof"));
     command.arg("bench").args(arguments.split(' ')).arg("--dir").arg(directory.path());
-    command.output().unwrap()
+    command
+}
+
+/// Runs it.
+fn bench(directory: &TempDir, arguments: &str) -> Output {
+    command(directory, arguments).output().unwrap()
 }
 
 /// The one object that it prints; nothing may be left in the directory.
 fn json(directory: &TempDir, arguments: &str) -> Value {
-    let output = bench(directory, &format!("{arguments} --json"));
+    object(directory, &mut command(directory, &format!("{arguments} --json")))
+}
+
+fn object(directory: &TempDir, command: &mut Command) -> Value {
+    let output = command.output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{error}");
@@ -175,6 +187,143 @@ fn a_stopped_target_is_in_the_tail_of_an_open_loop_and_hides_in_a_closed_one() {
     assert!(longer_than(&closed, 80) >= 1, "the target was not stopped: {closed}");
 }
 
+/// Each has numbers like pmof's own and says what it promises, or why it could not be measured.
+#[test]
+fn peers_are_measured_in_the_same_rounds() {
+    for (directory, medium, durability) in [(tmpfs(), "tmpfs", "process-crash"), (disk(), "file", "power-failure")] {
+        let report = json(&directory, &format!("latency --medium {medium} --count 5 --rounds 2 --peers"));
+        let peers = report["peers"].as_array().unwrap();
+        assert_eq!(peers.len(), 11, "{report}");
+        for peer in peers {
+            let name = peer["name"].as_str().unwrap();
+            if let Some(why) = peer["skipped"].as_str() {
+                assert!(!["file", "pmof-3"].contains(&name), "{peer}");
+                if why.contains("is not installed") {
+                    skip_report::skipped!("{name}: {why}");
+                }
+                continue;
+            }
+            assert_positive(peer, &["p50_us", "p99_us", "ratio_p50", "ratio_p50_max", "copies", "mib_per_s"]);
+            assert_eq!((&peer["samples"], &peer["durability"]), (&10.into(), &durability.into()), "{peer}");
+            let is_three = ["redis-wait", "pmof-3"].contains(&name);
+            assert_eq!(peer["copies"], if is_three { 3 } else { 1 }, "{peer}");
+            assert_eq!(peer["evidence"], if name == "pmof-3" { "probed" } else { "documented" }, "{peer}");
+        }
+        let why = |name: &str| peers.iter().find(|peer| peer["name"] == name).unwrap()["skipped"].as_str();
+        assert!(why("librpma").unwrap().contains("RDMA"), "{report}");
+        assert_eq!(medium == "file", why("redis-wait").is_some_and(|why| why.contains("in memory")), "{report}");
+    }
+}
+
+#[test]
+fn several_sizes_beside_peers_make_a_table() {
+    let arguments = "peers --peers file,pmof-3,librpma --size 64,4K --medium tmpfs --time 20ms --rounds 2";
+    let report = json(&tmpfs(), arguments);
+    let cells = report["cells"].as_array().unwrap();
+    assert_eq!(cells.iter().map(|cell| cell["size_bytes"].as_u64()).collect::<Vec<_>>(), [Some(64), Some(4096)]);
+    for cell in cells {
+        assert_positive(cell, &["p50_us", "floor_p50_us"]);
+        assert_positive(&cell["peers"][0], &["p50_us", "ratio_p50"]);
+    }
+    let output = bench(&tmpfs(), arguments);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success());
+    for part in ["over tcp, tmpfs, adaptive", "pmof  ", "floor  ", "file  ", "3 copies", "skipped: librpma: it needs"] {
+        assert!(text.contains(part), "{part} in {text}");
+    }
+}
+
+/// Processes of this name whose parent is this one.
+fn children(parent: u32, name: &str) -> Vec<u32> {
+    let processes =
+        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().into_string().ok());
+    let is_one = |process: &u32| {
+        let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+        let Some((name_before, rest)) = stat.rsplit_once(") ") else { return false };
+        name_before.ends_with(&format!("({name}")) && rest.split(' ').nth(1) == Some(&parent.to_string())
+    };
+    processes.filter_map(|name| name.parse().ok()).filter(is_one).collect()
+}
+
+fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + Duration::from_secs(60);
+    while !is_so() {
+        assert!(Instant::now() < until, "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn kill(signal: &str, process: u32) {
+    assert!(Command::new("kill").args([signal, &process.to_string()]).status().unwrap().success());
+}
+
+fn is_installed(program: &str) -> bool {
+    std::env::split_paths(&std::env::var_os("PATH").unwrap()).any(|place| place.join(program).exists())
+}
+
+/// A program that is nowhere, and one that does not start: all others are measured.
+#[test]
+fn peers_that_cannot_start_are_named_with_their_reason() {
+    let place = tempfile::tempdir().unwrap();
+    let program = place.path().join("nbdkit");
+    std::fs::write(&program, "#!/bin/sh\necho no room for blocks\nexit 3\n").unwrap();
+    std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+    let directory = tmpfs();
+    let mut command = command(&directory, "latency --count 5 --rounds 2 --peers=redis-aof,nbdkit-tcp,file --json");
+    let report = object(&directory, command.env("PATH", place.path()));
+    let [redis, nbdkit, file] = [0, 1, 2].map(|at| &report["peers"][at]);
+    let why = redis["skipped"].as_str().unwrap();
+    assert!(why.contains("redis-server is not installed") && why.contains("cargo xtask peers"), "{why}");
+    let why = nbdkit["failed"].as_str().unwrap();
+    assert!(why.contains("nbdkit ended with exit status: 3") && why.contains("no room for blocks"), "{why}");
+    assert_positive(file, &["p50_us"]);
+    assert_positive(&report, &["p50_us"]);
+}
+
+#[test]
+fn a_peer_that_dies_in_the_middle_is_told_and_the_others_go_on() {
+    if !is_installed("nbdkit") {
+        skip_report::skipped!("no nbdkit here: cargo xtask peers");
+        return;
+    }
+    let directory = tmpfs();
+    let mut command = command(&directory, "latency --time 2s --rounds 20 --peers=nbdkit-unix,file --json");
+    let child = command.stdout(Stdio::piped()).spawn().unwrap();
+    wait_until("nbdkit is started", || !children(child.id(), "nbdkit").is_empty());
+    std::thread::sleep(Duration::from_millis(500));
+    for process in children(child.id(), "nbdkit") {
+        kill("-KILL", process);
+    }
+    let output = child.wait_with_output().unwrap();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let why = report["peers"][0]["failed"].as_str().unwrap();
+    assert!(why.contains("closed the connection") || why.contains("reset") || why.contains("Broken pipe"), "{why}");
+    assert_positive(&report["peers"][1], &["p50_us"]);
+    assert_positive(&report, &["p50_us", "floor_p50_us"]);
+}
+
+#[test]
+fn a_signal_ends_the_servers_of_peers_and_leaves_nothing() {
+    if !is_installed("redis-server") {
+        skip_report::skipped!("no redis-server here: cargo xtask peers");
+        return;
+    }
+    let directory = tmpfs();
+    let mut command = command(&directory, "latency --time 60s --rounds 60 --peers=redis-wait --json");
+    let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+    wait_until("three servers run", || children(child.id(), "redis-server").len() == 3);
+    let servers = children(child.id(), "redis-server");
+    kill("-TERM", child.id());
+    child.wait().unwrap();
+    wait_until("the servers end", || servers.iter().all(|server| !is_alive(*server)));
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+fn is_alive(process: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
 #[test]
 fn a_batch_beside_as_many_persists() {
     let report = json(&tmpfs(), "batch --count 20 --size 64 --rounds 2");
@@ -263,6 +412,8 @@ fn wrong_use_is_distinguished() {
         "latency --ramp 10",
         "scale --clients 0",
         "latency --transport x",
+        "latency --peers=mysql",
+        "peers --size 0",
     ] {
         assert_eq!(bench(&tmpfs(), arguments).status.code(), Some(2), "{arguments}");
     }
@@ -276,6 +427,9 @@ fn wrong_use_is_distinguished() {
         ("bandwidth --size 8 --depth 1000 --batch 100", "--batch"),
         ("latency --at-least 2", "--replicas"),
         ("latency --delay 5us --transport shm", "--delay"),
+        ("latency --rw read --peers", "--peers"),
+        ("bandwidth --peers=file", "--depth 1"),
+        ("peers --peers file", "--dir lies on one medium"),
     ] {
         let output = bench(&tmpfs(), arguments);
         let error = String::from_utf8_lossy(&output.stderr);

@@ -29,8 +29,7 @@ use rustix::{
     net::{RecvFlags, SendFlags, recv, send, sockopt::set_tcp_congestion},
 };
 
-pub(crate) use file::FILE_BYTES;
-use file::FloorFile;
+pub(crate) use file::{FILE_BYTES, FloorFile};
 
 mod file;
 

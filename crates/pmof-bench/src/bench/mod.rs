@@ -21,6 +21,7 @@ mod jobs;
 mod lanes;
 mod local;
 mod pattern;
+mod peers;
 mod processes;
 mod relay;
 mod report;
@@ -36,11 +37,12 @@ use workload::Preset;
 
 pub(crate) use stage::{Helper, signal, socket_address};
 
+pub use peers::server::{PeerServerArgs, run_peer_server};
 pub use processes::{
     FloorClientArgs, FloorServerArgs, LoadArgs, RelayArgs, run_floor_client, run_floor_server, run_load, run_relay,
 };
 
-/// Measure latency, bandwidth, batching, idling, many clients or how a member catches up, beside the floor of the same transport in the same run.
+/// Measure latency, bandwidth, batching, idling, many clients, how a member catches up or what others offer, beside the floor of the same transport in the same run.
 #[derive(Debug, Args)]
 pub struct BenchArgs {
     /// Process number of the parent, with which this process ends
@@ -68,6 +70,7 @@ enum Measurement {
     Idle(idle::IdleArgs),
     CatchUp(catch_up::CatchUpArgs),
     Lanes(lanes::LanesArgs),
+    Peers(workload::PeersArgs),
     Scale(scale::ScaleArgs),
     Takeover(takeover::TakeoverArgs),
 }
@@ -83,6 +86,7 @@ pub fn run(args: &BenchArgs) -> Result<()> {
         Measurement::Idle(args) => idle::run(args),
         Measurement::CatchUp(args) => catch_up::run(args),
         Measurement::Lanes(args) => lanes::run(args),
+        Measurement::Peers(args) => workload::run_peers(args),
         Measurement::Scale(args) => scale::run(args),
         Measurement::Takeover(args) => takeover::run(args),
     }

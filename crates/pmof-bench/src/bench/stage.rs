@@ -19,6 +19,8 @@ use pmof_console::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::peers::server::PeerServer;
+
 /// Size of the pools that are measured; also the size of the floor's file, so that both meet the same file system.
 pub(super) const POOL_BYTES: u64 = super::floor::FILE_BYTES;
 
@@ -145,6 +147,11 @@ impl Stage {
     /// and may then not go to their own CPU.
     pub(super) fn pin_initiator(&self) -> Result<()> {
         limits::pin_to(self.initiator_cpu).context("pinning the initiator")
+    }
+
+    /// The CPU of everything but the initiator.
+    pub(super) fn servers_cpu(&self) -> usize {
+        self.servers_cpu
     }
 
     /// What is asked of a persist.
@@ -323,6 +330,7 @@ impl Drop for Helper {
 pub(super) enum Server {
     Target(Target),
     Helper(Helper),
+    Peer(PeerServer),
 }
 
 impl Server {
@@ -330,6 +338,7 @@ impl Server {
         match self {
             Self::Target(target) => target.process_id(),
             Self::Helper(helper) => helper.process_id(),
+            Self::Peer(peer) => peer.process_id(),
         }
     }
 }

@@ -4,12 +4,13 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
-use pmof::{Durability, Method, Waiting};
+use pmof::{Durability, Method, Waiting, access::DEFAULT_SPIN};
 use pmof_console::words::{self, MethodName, TransportName};
 
 use super::{
     floor::FILE_BYTES,
     pattern::Shape,
+    peers::{PEER_NAMES, Peer},
     runner::{Extent, Pace},
     stage::{Medium, POOL_BYTES, Stage, StageArgs},
 };
@@ -17,8 +18,10 @@ use super::{
 mod contenders;
 mod measure;
 mod outcome;
+mod side_by_side;
 
 pub(super) use measure::run;
+pub(super) use side_by_side::{PeersArgs, run_peers};
 
 /// Longest operation that is measured: a quarter of the pool, so that consecutive ones lie in different places.
 const SIZE_MAX_BYTES: u32 = (POOL_BYTES / 4) as u32;
@@ -107,6 +110,9 @@ pub(super) struct WorkloadArgs {
     /// Keep the target's CPU busy for this part of its time
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u8).range(0..=99))]
     target_load: u8,
+    /// Measure what users have instead in the same rounds, each named as skipped where it is not installed; without a name all of them
+    #[arg(long, value_enum, value_name = "PEER", value_delimiter = ',', num_args = 0.., require_equals = true, default_missing_values = PEER_NAMES)]
+    peers: Vec<Peer>,
     /// Start operations at this rate a second, whatever happened to those before (open loop): a latency begins when its operation is due
     #[arg(long, value_name = "COUNT", value_parser = rate)]
     rate: Option<f64>,
@@ -201,6 +207,16 @@ impl Layer {
         match self {
             Self::Pool => "pool",
             Self::Access => "access",
+        }
+    }
+}
+
+impl WaitingName {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Polling => "polling",
+            Self::Adaptive => "adaptive",
+            Self::Sleeping => "sleeping",
         }
     }
 }
@@ -313,6 +329,10 @@ impl Workload<'_> {
             args.at_least.is_none_or(|least| least <= args.replicas),
             "--at-least asks for more replicas than --replicas has"
         );
+        ensure!(
+            args.peers.is_empty() || self.compares_with_peers(),
+            "--peers make durable writes one at a time on this machine: ask for --rw write, one thread and connection, --depth 1 --batch 1, and no --delay, --slow or --device"
+        );
         let flight_bytes = self.flight_bytes();
         ensure!(
             flight_bytes <= POOL_BYTES,
@@ -325,6 +345,12 @@ impl Workload<'_> {
             "{posted} writes and flushes in flight are more than a connection takes ({POSTED_MAX}): lower --depth or --batch"
         );
         Ok(())
+    }
+
+    fn compares_with_peers(&self) -> bool {
+        let args = self.args;
+        let is_single = (self.connections, self.depth, self.batch, self.read_percent) == (1, 1, 1, 0);
+        is_single && args.delay_us + args.slow_us == 0 && args.stage.device.is_none()
     }
 
     fn flight_bytes(&self) -> u64 {
@@ -367,6 +393,24 @@ impl Workload<'_> {
             WaitingName::Polling => Some(Waiting::BusyPoll),
             WaitingName::Adaptive => None,
             WaitingName::Sleeping => Some(Waiting::Adaptive { spin: Duration::ZERO }),
+        }
+    }
+
+    /// How long a wait of the initiator spins before it sleeps.
+    fn spin(&self) -> Duration {
+        match self.initiator_waiting() {
+            Some(Waiting::BusyPoll) => Duration::MAX,
+            Some(Waiting::Adaptive { spin }) => spin,
+            None => DEFAULT_SPIN,
+        }
+    }
+
+    /// The floor is the least that can be had: it spins where pmof spins for a moment only.
+    fn floor_polls(&self) -> bool {
+        match self.waiting {
+            WaitingName::Polling => true,
+            WaitingName::Adaptive => self.is_pinned(),
+            WaitingName::Sleeping => false,
         }
     }
 

@@ -142,6 +142,7 @@ transcripts!(
     bench_catch_up,
     bench_idle,
     bench_lanes,
+    bench_peers,
     bench_latency,
     bench_run,
     bench_scale,

@@ -19,7 +19,7 @@ const FILL_BYTES: usize = 1 << 20;
 ///
 /// Removed when dropped.
 #[derive(Debug)]
-pub(super) struct FloorFile {
+pub(crate) struct FloorFile {
     file: File,
     path: PathBuf,
     len_bytes: u64,
@@ -28,7 +28,7 @@ pub(super) struct FloorFile {
 
 impl FloorFile {
     /// Makes the file; fails where the path exists.
-    pub(super) fn create(path: &Path, len_bytes: u64) -> io::Result<Self> {
+    pub(crate) fn create(path: &Path, len_bytes: u64) -> io::Result<Self> {
         let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
         // From here on dropping removes what was made, also after a failure.
         let made = Self { file, path: path.to_path_buf(), len_bytes, offset: 0 };
@@ -42,7 +42,7 @@ impl FloorFile {
     }
 
     /// Writes at the next place and waits until the device has it. At most a fourth of the file.
-    pub(super) fn write_durably(&mut self, bytes: &[u8]) -> io::Result<()> {
+    pub(crate) fn write_durably(&mut self, bytes: &[u8]) -> io::Result<()> {
         if self.offset + bytes.len() as u64 > self.len_bytes {
             self.offset = 0;
         }

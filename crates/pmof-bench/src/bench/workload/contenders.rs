@@ -18,6 +18,7 @@ use crate::bench::{
     floor::{FILE_BYTES, FloorClient, FloorMode},
     local::LocalFloor,
     pattern::Pattern,
+    peers::{Peer, Running},
     stage::{Contender, Helper, Medium, POOL_BYTES, Server, Stage, socket_address, warm},
 };
 
@@ -41,8 +42,8 @@ pub(super) struct Side {
     pub(super) workers: Vec<Worker>,
     /// Pools to be removed at the end, if they lie on a device.
     pub(super) urls: Vec<String>,
-    /// The process that works for the initiator.
-    pub(super) server: Option<u32>,
+    /// The processes that work for the initiator.
+    pub(super) servers: Vec<u32>,
 }
 
 impl Workload<'_> {
@@ -90,14 +91,13 @@ impl Workload<'_> {
                 (_, 1) => (bytes, EXCHANGE_REPLY_BYTES),
                 _ => (bytes, STREAM_REPLY_BYTES),
             };
-            let polling = self.initiator_waiting() == Some(pmof::Waiting::BusyPoll);
-            let client = FloorClient::connect(address, &mode, request, reply, polling)
+            let client = FloorClient::connect(address, &mode, request, reply, self.floor_polls())
                 .context("connecting to the floor server")?;
             Ok(if depth > 1 { Box::new(StreamFloor::new(client, depth)) } else { Box::new(ExchangeFloor::new(client)) })
         };
         let engines = (0..self.args.threads).map(connect).collect::<Result<Vec<_>>>()?;
         self.add_load(stage, &mut servers)?;
-        Contender::new(self.side(engines, Vec::new(), Some(process)), servers).map(Some)
+        Contender::new(self.side(engines, Vec::new(), vec![process]), servers).map(Some)
     }
 
     /// The provider of libfabric that has a floor.
@@ -126,7 +126,7 @@ impl Workload<'_> {
         };
         let engines = (0..self.args.threads).map(connect).collect::<Result<Vec<_>>>()?;
         self.add_load(stage, &mut servers)?;
-        Contender::new(self.side(engines, Vec::new(), Some(process)), servers)
+        Contender::new(self.side(engines, Vec::new(), vec![process]), servers)
     }
 
     fn memory_floor(&self, stage: &Stage) -> Result<Contender<Side>> {
@@ -137,7 +137,7 @@ impl Workload<'_> {
             Ok(Box::new(MemoryFloor::new(floor, depth, self.batch > 0)))
         };
         let engines = (0..self.args.threads).map(make).collect::<Result<Vec<_>>>()?;
-        Contender::new(self.side(engines, Vec::new(), None), Vec::new())
+        Contender::new(self.side(engines, Vec::new(), Vec::new()), Vec::new())
     }
 
     /// Pools of so many replicas, with a target and relays of their own; the last replica is later by `slow_us`.
@@ -167,7 +167,18 @@ impl Workload<'_> {
             engines.push(self.engine(stage, thread, &addresses, &mut urls)?);
         }
         self.add_load(stage, &mut servers)?;
-        Contender::new(self.side(engines, urls, Some(process)), servers)
+        Contender::new(self.side(engines, urls, vec![process]), servers)
+    }
+
+    /// A peer that was started, and the version of its server.
+    pub(super) fn peer(&self, stage: &Stage, peer: Peer) -> Result<(Contender<Side>, String)> {
+        if peer == Peer::Pmof3 {
+            return Ok((self.pools(stage, 3, 0)?, String::new()));
+        }
+        let Running { engine, mut servers, version } = peer.start(stage, self.size_bytes, self.spin())?;
+        let processes = servers.iter().map(Server::process_id).collect();
+        self.add_load(stage, &mut servers)?;
+        Ok((Contender::new(self.side(vec![engine], Vec::new(), processes), servers)?, version))
     }
 
     /// Makes the pools of one thread, one for each connection, and what works on them; adds their URLs.
@@ -222,10 +233,10 @@ impl Workload<'_> {
         Ok(pool)
     }
 
-    fn side(&self, engines: Vec<Box<dyn Engine>>, urls: Vec<String>, server: Option<u32>) -> Side {
+    fn side(&self, engines: Vec<Box<dyn Engine>>, urls: Vec<String>, servers: Vec<u32>) -> Side {
         let pattern = |seed| Pattern::new(self.shape(), seed);
         let workers = engines.into_iter().zip(1..).map(|(engine, seed)| Worker { engine, pattern: pattern(seed) });
-        Side { workers: workers.collect(), urls, server }
+        Side { workers: workers.collect(), urls, servers }
     }
 
     fn add_load(&self, stage: &Stage, servers: &mut Vec<Server>) -> Result<()> {

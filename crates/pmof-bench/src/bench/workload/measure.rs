@@ -8,6 +8,7 @@ use rustix::process::Signal;
 use super::{Preset, Workload, WorkloadArgs, contenders::Side, outcome::Outcome};
 use crate::bench::{
     engine::Reached,
+    peers::Peer,
     runner::{Extent, Tally, drive, own_cost_ns},
     stage::{Contender, Stage, signal},
     statistics::{LatencyHistogram, MedianInterval, Spread},
@@ -25,6 +26,14 @@ const PAUSE_AFTER: Duration = Duration::from_millis(5);
 /// Runs `pmof bench latency` or `pmof bench bandwidth`.
 pub(in crate::bench) fn run(args: &WorkloadArgs, preset: Preset) -> Result<()> {
     let workload = args.resolve(preset)?;
+    let (stage, outcome) = measure(&workload)?;
+    outcome.print(&workload)?;
+    outcome.finish(&stage)
+}
+
+/// Measures all contenders. This thread stays on the initiator's CPU.
+pub(super) fn measure(workload: &Workload<'_>) -> Result<(Stage, Outcome)> {
+    let args = workload.args;
     let own_cost_ns = own_cost_ns(workload.shape())?;
     let stage = Stage::set(&args.stage, args.medium)?;
     let mut floor = workload.floor(&stage)?.map(Series::new);
@@ -32,13 +41,17 @@ pub(in crate::bench) fn run(args: &WorkloadArgs, preset: Preset) -> Result<()> {
     let prompt = (args.slow_us > 0).then(|| workload.pools(&stage, args.replicas, 0));
     let mut prompt = prompt.transpose()?.map(Series::new);
     let mut pool = Series::new(workload.pools(&stage, args.replicas, args.slow_us)?);
+    let mut peers: Vec<Beside> = args.peers.iter().map(|peer| Beside::start(workload, &stage, *peer)).collect();
     if workload.is_pinned() {
         stage.pin_initiator()?;
     }
     for round in 0..workload.rounds {
         let contenders = [floor.as_mut(), single.as_mut(), prompt.as_mut(), Some(&mut pool)];
         for series in contenders.into_iter().flatten() {
-            series.round(&workload, round == 0)?;
+            series.round(workload, round == 0)?;
+        }
+        for peer in &mut peers {
+            peer.round(workload, round == 0);
         }
     }
     let outcome = Outcome {
@@ -49,20 +62,59 @@ pub(in crate::bench) fn run(args: &WorkloadArgs, preset: Preset) -> Result<()> {
         },
         single: single.map(Series::take).transpose()?,
         prompt: prompt.map(Series::take).transpose()?,
+        durability: workload.level(&stage),
+        peers: peers.into_iter().map(Beside::take).collect(),
         own_cost_ns,
     };
-    outcome.print(&workload)?;
-    let Outcome { pool, floor, single, prompt, .. } = outcome;
-    for done in [Some(pool), floor.ok(), single, prompt].into_iter().flatten() {
-        done.contender.finish(|side| side.finish(&stage))?;
+    Ok((stage, outcome))
+}
+
+/// A peer: what its rounds gave, or why there are none.
+#[derive(Debug)]
+pub(super) struct Beside {
+    pub(super) peer: Peer,
+    /// Of its server.
+    pub(super) version: String,
+    pub(super) series: Result<Series, Absent>,
+}
+
+/// Why a peer has no numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Absent {
+    /// It cannot be measured here.
+    Skipped(String),
+    /// It was to be measured, and did not start or ended on the way. All others go on.
+    Failed(String),
+}
+
+impl Beside {
+    fn start(workload: &Workload<'_>, stage: &Stage, peer: Peer) -> Self {
+        if let Some(why) = peer.reason_to_skip(workload.args.medium) {
+            return Self { peer, version: String::new(), series: Err(Absent::Skipped(why)) };
+        }
+        match workload.peer(stage, peer) {
+            Ok((contender, version)) => Self { peer, version, series: Ok(Series::new(contender)) },
+            Err(error) => Self { peer, version: String::new(), series: Err(Absent::Failed(format!("{error:#}"))) },
+        }
     }
-    Ok(())
+
+    fn round(&mut self, workload: &Workload<'_>, is_first: bool) {
+        let Ok(series) = &mut self.series else { return };
+        if let Err(error) = series.round(workload, is_first) {
+            self.series = Err(Absent::Failed(format!("{error:#}")));
+        }
+    }
+
+    fn take(self) -> Self {
+        let of = |series: Series| series.take().map_err(|error| Absent::Failed(format!("{error:#}")));
+        Self { series: self.series.and_then(of), ..self }
+    }
 }
 
 /// A contender and what its rounds gave.
 #[derive(Debug)]
 pub(super) struct Series {
-    contender: Contender<Side>,
+    pub(super) contender: Contender<Side>,
     pub(super) total: Tally,
     pub(super) all: LatencyHistogram,
     pub(super) p50s_us: Vec<f64>,
@@ -97,9 +149,10 @@ impl Series {
             let operations = (turn.operations / 10).clamp(WARM_UP_MIN, WARM_UP_MAX);
             side.drive(workload, Extent { operations, time: WARM_UP_TIME })?;
             let before = side.cpu()?;
-            let tally = match side.server {
-                Some(server) if !pause.is_zero() => side.drive_with_pause(workload, server, pause)?,
-                _ => side.drive(workload, turn)?,
+            let tally = if pause.is_zero() || side.servers.is_empty() {
+                side.drive(workload, turn)?
+            } else {
+                side.drive_with_pause(workload, pause)?
             };
             let after = side.cpu()?;
             let cpu = [0, 1].map(|at| after[at].saturating_sub(before[at]));
@@ -173,14 +226,16 @@ impl Side {
         })
     }
 
-    /// The same, while the server is stopped for a while.
-    fn drive_with_pause(&mut self, workload: &Workload<'_>, server: u32, pause: Duration) -> Result<Tally> {
+    /// The same, while the servers are stopped for a while.
+    fn drive_with_pause(&mut self, workload: &Workload<'_>, pause: Duration) -> Result<Tally> {
+        let servers = self.servers.clone();
+        let all = move |what| servers.iter().try_for_each(|server| signal(*server, what));
         thread::scope(|scope| {
             let pausing = scope.spawn(move || {
                 thread::sleep(PAUSE_AFTER);
-                signal(server, Signal::STOP)?;
+                all(Signal::STOP)?;
                 thread::sleep(pause);
-                signal(server, Signal::CONT)
+                all(Signal::CONT)
             });
             let tally = self.drive(workload, workload.turn);
             pausing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
@@ -189,6 +244,7 @@ impl Side {
     }
 
     fn cpu(&self) -> Result<[Duration; 2]> {
-        Ok([own_cpu(), self.server.map_or(Ok(Duration::ZERO), cpu_of)?])
+        let servers = self.servers.iter().map(|server| cpu_of(*server));
+        Ok([own_cpu(), servers.sum::<Result<Duration>>()?])
     }
 }

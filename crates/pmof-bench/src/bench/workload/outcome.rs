@@ -1,15 +1,19 @@
 //! What a workload prints: one JSON object, or a few lines for people.
 
 use anyhow::Result;
-use pmof::Flushed;
+use pmof::{Durability, Flushed};
 use pmof_console::output::say;
 use serde_json::Value;
 
-use super::{Workload, measure::Series};
+use super::{
+    Workload,
+    measure::{Absent, Beside, Series},
+};
 use crate::bench::{
     engine::Reached,
     report::{Report, latency_head, latency_line, spread_text},
     runner::Pace,
+    stage::Stage,
     statistics::{LatencyHistogram, MedianInterval, Spread},
 };
 
@@ -23,16 +27,34 @@ pub(super) struct Outcome {
     pub(super) single: Option<Series>,
     /// The same pool whose replicas are all prompt, where one is slow.
     pub(super) prompt: Option<Series>,
+    /// What was asked for, which peers reach too.
+    pub(super) durability: Durability,
+    pub(super) peers: Vec<Beside>,
     /// What measuring takes of each operation.
     pub(super) own_cost_ns: f64,
 }
 
 impl Outcome {
     pub(super) fn print(&self, workload: &Workload<'_>) -> Result<()> {
-        if workload.args.stage.json { self.print_json(workload) } else { self.print_text(workload) }
+        if workload.args.stage.json {
+            say!("{}", self.to_json(workload)?);
+            return Ok(());
+        }
+        self.print_text(workload)
     }
 
-    fn print_json(&self, workload: &Workload<'_>) -> Result<()> {
+    /// Gives the pools back.
+    pub(super) fn finish(self, stage: &Stage) -> Result<()> {
+        let Self { pool, floor, single, prompt, peers, .. } = self;
+        let others = [Some(pool), floor.ok(), single, prompt].into_iter().flatten();
+        for done in others.chain(peers.into_iter().filter_map(|peer| peer.series.ok())) {
+            done.contender.finish(|side| side.finish(stage))?;
+        }
+        Ok(())
+    }
+
+    /// One object.
+    pub(super) fn to_json(&self, workload: &Workload<'_>) -> Result<Value> {
         let (args, mut report) = (workload.args, Report::default());
         report
             .put("transport", args.stage.reach.transport.name())?
@@ -87,8 +109,43 @@ impl Outcome {
             report.put_spread("ratio_slow_p50", &self.pool.ratio_p50(prompt)?)?;
             report.put("ratio_slow_p99", self.ratio_slow_p99(prompt))?;
         }
-        report.print();
-        Ok(())
+        if !self.peers.is_empty() {
+            let peers: Result<Vec<Value>> = self.peers.iter().map(|peer| self.peer_json(peer)).collect();
+            report.put("peers", peers?)?;
+        }
+        Ok(report.into_value())
+    }
+
+    /// A peer under its name: numbers as pmof's own, with pmof's over them as ratios; or why there are none.
+    fn peer_json(&self, beside: &Beside) -> Result<Value> {
+        let mut report = Report::default();
+        report.put("name", beside.peer.name())?;
+        let series = match &beside.series {
+            Ok(series) => series,
+            Err(Absent::Skipped(why)) => {
+                report.put("skipped", why)?;
+                return Ok(report.into_value());
+            }
+            Err(Absent::Failed(why)) => {
+                report.put("failed", why)?;
+                return Ok(report.into_value());
+            }
+        };
+        put_series(&mut report, "", series)?;
+        report.put_spread("ratio_p50", &self.pool.ratio_p50(series)?)?;
+        report.put("version", &beside.version)?;
+        match (&series.reached, beside.peer.promised()) {
+            (Some(Reached::Pool(receipt)), _) => {
+                report.put_receipt(receipt)?.put("copies", receipt.replicas.len())?;
+            }
+            (_, Some(promised)) => {
+                report.put("durability", self.durability.to_string())?.put("copies", promised.copies)?;
+                report.put("method", promised.method)?.put("mechanism", promised.mechanism)?;
+                report.put("evidence", "documented")?;
+            }
+            _ => {}
+        }
+        Ok(report.into_value())
     }
 
     fn ratio_slow_p99(&self, prompt: &Series) -> f64 {
@@ -133,6 +190,11 @@ impl Outcome {
         if let Some(prompt) = &self.prompt {
             say_series("none slow", prompt);
         }
+        for beside in &self.peers {
+            if let Ok(series) = &beside.series {
+                say_series(beside.peer.name(), series);
+            }
+        }
         match &self.floor {
             Ok(floor) => {
                 say_series("floor", floor);
@@ -152,6 +214,7 @@ impl Outcome {
                 self.ratio_slow_p99(prompt)
             );
         }
+        self.peers.iter().try_for_each(|beside| self.say_peer(beside))?;
         let interval = self.pool.p50_interval()?;
         say!(
             "p50 of a round: {:.2} to {:.2} us with {:.1} % confidence; measuring takes {:.0} ns of each operation",
@@ -169,6 +232,38 @@ impl Outcome {
         }
         Ok(())
     }
+
+    fn say_peer(&self, beside: &Beside) -> Result<()> {
+        let name = beside.peer.name();
+        let series = match &beside.series {
+            Ok(series) => series,
+            Err(Absent::Skipped(why)) => {
+                say!("skipped: {name}: {why}");
+                return Ok(());
+            }
+            Err(Absent::Failed(why)) => {
+                say!("failed: {name}: {why}");
+                return Ok(());
+            }
+        };
+        let ratio = spread_text(&self.pool.ratio_p50(series)?);
+        match beside.peer.promised() {
+            Some(promised) => say!(
+                "p50 over {name}'s: {ratio}; {}, {}: {} ({})",
+                self.durability,
+                copies_text(promised.copies),
+                promised.method,
+                format!("{} {}", promised.mechanism, beside.version).trim_end()
+            ),
+            None => say!("p50 over {name}'s: {ratio}"),
+        }
+        Ok(())
+    }
+}
+
+/// `1 copy`, `3 copies`.
+pub(super) fn copies_text(copies: u32) -> String {
+    if copies == 1 { "1 copy".to_owned() } else { format!("{copies} copies") }
 }
 
 fn put_series(report: &mut Report, prefix: &str, series: &Series) -> Result<()> {
