@@ -15,7 +15,7 @@ use pmof_proto::{Access, ConnectionError, DescriptorError, Event, PostError, Ref
 
 use crate::{
     CompletionQueue, ConnectError, ConnectionId, Location, Method, PeerProcess, RegionPart, RegionSlice, RemoteRegion,
-    ResolveError, RingRefusal, SetupError, ShortDescriptor,
+    ResolveError, RingRefusal, SetupError, ShortDescriptor, Traffic,
     link::{Link, LinkCore},
     progress::{ReadyFlag, ReadySignal},
     region::resolve,
@@ -394,6 +394,11 @@ impl Connection {
     /// How long nothing has come from the other side. What its device or CPU does to memory of this side by itself is not seen.
     pub fn silent_for(&self) -> Duration {
         self.link.lock().silent_for(self.queue.shared.driver.now())
+    }
+
+    /// What this side has moved on it.
+    pub fn traffic(&self) -> Traffic {
+        self.link.lock().traffic
     }
 
     /// The process that connected. `None` where it is not to be known: over the network, from another namespace of processes, and of a

@@ -96,6 +96,7 @@ mod shm;
 mod short;
 pub mod sim;
 mod sync;
+mod traffic;
 mod transport;
 #[cfg(feature = "verbs")]
 mod verbs;
@@ -127,4 +128,5 @@ pub use ring::{AppendRing, Hex, RECORD_MAX_BYTES, RingContents, RingError, RingR
 pub use shared::SharedReceives;
 pub use shm::PeerProcess;
 pub use short::{ResolveError, SHORT_DESCRIPTOR_BYTES, ShortDescriptor};
+pub use traffic::Traffic;
 pub use transport::{DeviceChoice, VerbsOptions, has_rdma_device};

@@ -18,7 +18,7 @@ use pmof_proto::{
 };
 
 use crate::{
-    Completion, Method, RemoteRegion,
+    Completion, Method, RemoteRegion, Traffic,
     logging::{self, Name},
     request::Kept,
     ring::RingState,
@@ -116,6 +116,7 @@ pub(crate) struct LinkCore {
     loss_timeout: Duration,
     /// When bytes of the other side came last.
     heard_at: Duration,
+    pub(crate) traffic: Traffic,
     /// The socket took no more, or a thread that sleeps is to send what waits. Else output is not watched for: it goes out
     /// when posted or driven, and changing what the kernel watches would cost two system calls an operation.
     blocked: bool,
@@ -158,6 +159,7 @@ impl Link {
             has_stood: false,
             loss_timeout,
             heard_at: Duration::ZERO,
+            traffic: Traffic::default(),
             blocked: false,
             watching: Watching::default(),
             collectors: None,
@@ -539,6 +541,7 @@ impl LinkCore {
             match wire.send(&view, &[]) {
                 Ok(count) => {
                     moved = true;
+                    self.traffic.sent_bytes += count as u64;
                     self.endpoint.output_sent(count);
                     if count < len {
                         self.blocked = true;
@@ -564,6 +567,7 @@ impl LinkCore {
         let head_len = view.head.len();
         match wire.send(&view, payload) {
             Ok(count) => {
+                self.traffic.sent_bytes += count as u64;
                 self.endpoint.output_sent(count.min(head_len));
                 self.endpoint.supply(&payload[count.saturating_sub(head_len)..]);
             }
@@ -640,6 +644,7 @@ impl LinkCore {
                 }
                 Ok(count) => {
                     (moved, has_heard) = (true, true);
+                    self.traffic.received_bytes += count as u64;
                     self.endpoint.input_arrived(count);
                     self.hand_out_flush();
                     if (count as u64) < room {

@@ -67,6 +67,38 @@ fn latency_on_tmpfs_beside_its_floor() {
     assert!(report.get("ratio_replicas_p50").is_none(), "{report}");
 }
 
+/// What goes to the transport and comes from it at the initiator, headers included: of pmof, of its floor and of peers.
+#[test]
+fn bytes_on_the_wire_are_counted_for_each_operation() {
+    for layer in ["pool", "access"] {
+        let tcp = json(&tmpfs(), &format!("latency --size 512 --layer {layer} --count 100 --rounds 2"));
+        let of = |name: &str| tcp[name].as_f64().unwrap();
+        assert!((513.0..700.0).contains(&of("sent_bytes")), "{layer}: {tcp}");
+        assert!((8.0..200.0).contains(&of("received_bytes")), "{layer}: {tcp}");
+        assert_eq!((of("floor_sent_bytes"), of("floor_received_bytes")), (512.0, 8.0));
+        let shm = json(&tmpfs(), &format!("latency --size 512 --layer {layer} --transport shm --count 100 --rounds 2"));
+        assert!(shm["sent_bytes"].as_f64().is_some_and(|bytes| (512.0..700.0).contains(&bytes)), "{layer}: {shm}");
+        assert!(shm["floor_sent_bytes"].is_null(), "{shm}");
+    }
+    let reads = json(&tmpfs(), "latency --rw read --size 512 --count 100 --rounds 2");
+    assert!(reads["received_bytes"].as_f64().is_some_and(|bytes| (513.0..700.0).contains(&bytes)), "{reads}");
+    let stream = json(&tmpfs(), "bandwidth --size 65536 --depth 4 --count 50 --rounds 2");
+    assert!(stream["sent_bytes"].as_f64().is_some_and(|bytes| (65_537.0..66_500.0).contains(&bytes)), "{stream}");
+    let threads = json(&tmpfs(), "bandwidth --size 4096 --depth 4 --threads 2 --count 50 --rounds 2");
+    assert_eq!(threads["floor_sent_bytes"], 4096.0, "{threads}");
+}
+
+/// A read-after-send flushes a ring, which no pool is.
+#[test]
+fn read_after_send_is_refused_with_where_it_is_to_be_had() {
+    for transport in ["tcp", "shm"] {
+        let output = bench(&tmpfs(), &format!("latency --mode read-after-send --transport {transport}"));
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(["rings", "verbs", "ring-cuts"].iter().all(|word| error.contains(word)), "{error}");
+    }
+}
+
 #[test]
 fn latency_to_a_file_survives_loss_of_power() {
     let report = json(&disk(), "latency --medium file --size 4096 --count 5 --rounds 2 --waiting adaptive");
@@ -205,6 +237,11 @@ fn peers_are_measured_in_the_same_rounds() {
             }
             assert_positive(peer, &["p50_us", "p99_us", "ratio_p50", "ratio_p50_max", "copies", "mib_per_s"]);
             assert_eq!((&peer["samples"], &peer["durability"]), (&10.into(), &durability.into()), "{peer}");
+            if name.starts_with("nbdkit") || name.starts_with("qemu") {
+                let requests = if name == "nbdkit-fua" { 1.0 } else { 2.0 };
+                assert_eq!(peer["sent_bytes"].as_f64(), Some(512.0 + 28.0 * requests), "{peer}");
+                assert_eq!(peer["received_bytes"].as_f64(), Some(16.0 * requests), "{peer}");
+            }
             let is_three = ["redis-wait", "pmof-3"].contains(&name);
             assert_eq!(peer["copies"], if is_three { 3 } else { 1 }, "{peer}");
             assert_eq!(peer["evidence"], if name == "pmof-3" { "probed" } else { "documented" }, "{peer}");

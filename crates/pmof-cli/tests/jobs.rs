@@ -1,10 +1,15 @@
 //! `pmof bench run`: job files of fio's librpma engines, and output that fio's own tools read.
 
 use std::{
+    cell::{Cell, RefCell},
     fs,
-    net::TcpListener,
+    io::{Read as _, Write as _},
+    net::{Shutdown, TcpListener, TcpStream},
     path::{Path, PathBuf},
     process::{Child, Command, Output, Stdio},
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
 };
 
 use serde_json::Value;
@@ -177,6 +182,73 @@ fn fios_own_tool_reads_json_plus_unchanged() {
     }
     let table = fs::read_to_string(directory.path().join("out_job0.csv")).unwrap();
     assert!(table.lines().next().unwrap().contains("write_clat_ns_cumulative") && table.lines().count() > 2, "{table}");
+}
+
+/// Carries the bytes of one connection between both ends, each with a delay; for each request, the time by its own clock from when it came from the
+/// client until the reply was on its way back to it.
+fn observe(from: &TcpListener, to: u16, delay: Duration) -> Vec<Duration> {
+    let (client, _) = from.accept().unwrap();
+    let server = TcpStream::connect(("127.0.0.1", to)).unwrap();
+    let carry = |mut from: &TcpStream, mut to: &TcpStream, note: &dyn Fn(bool)| {
+        let mut bytes = vec![0; 64 << 10];
+        while let Ok(count @ 1..) = from.read(&mut bytes) {
+            note(true);
+            thread::sleep(delay);
+            if to.write_all(&bytes[..count]).is_err() {
+                return;
+            }
+            note(false);
+        }
+        let _ = to.shutdown(Shutdown::Write);
+    };
+    client.set_nodelay(true).and_then(|()| server.set_nodelay(true)).unwrap();
+    let (asked, observed) = (Cell::new(None), RefCell::new(Vec::new()));
+    let (tell, told) = mpsc::channel();
+    thread::scope(|scope| {
+        let (client, server) = (&client, &server);
+        scope.spawn(move || {
+            carry(client, server, &|came| {
+                if came {
+                    tell.send(Instant::now()).unwrap();
+                }
+            });
+        });
+        carry(server, client, &|came| {
+            if came {
+                for time in told.try_iter() {
+                    asked.set(Some(time));
+                }
+            } else if let Some(time) = asked.take() {
+                observed.borrow_mut().push(time.elapsed());
+            }
+        });
+    });
+    observed.into_inner()
+}
+
+/// What is reported is what somebody else measures: a proxy between both ends, within 5 %.
+#[test]
+fn latencies_agree_with_an_observer_between_both_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let port = free_ports(1);
+    let server = server_file(directory.path(), "gpspm", port, "iodepth=2\nfilename=malloc");
+    let server = Server::start(&server);
+    let proxy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let options = "sync=1\niodepth=1\nrw=write\nbs=512\nnumber_ios=60";
+    let client = client_file(directory.path(), "gpspm", proxy.local_addr().unwrap().port(), options);
+    let observing = thread::spawn(move || observe(&proxy, port, Duration::from_millis(20)));
+    let output = pmof().arg(&client).args(["--output-format", "json"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    let mut observed = observing.join().unwrap();
+    server.output();
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let reported_ns = report["jobs"][0]["write"]["clat_ns"]["percentile"]["50.000000"].as_f64().unwrap();
+    observed.sort();
+    assert!(observed.len() >= 60, "{} exchanges", observed.len());
+    let observed_ns = observed[observed.len() / 2].as_nanos() as f64;
+    let ratio = reported_ns / observed_ns;
+    println!("reported {:.3} ms, observed {:.3} ms: {ratio:.4}", reported_ns / 1e6, observed_ns / 1e6);
+    assert!((0.95..1.05).contains(&ratio), "reported {reported_ns} ns, observed {observed_ns} ns");
 }
 
 #[track_caller]

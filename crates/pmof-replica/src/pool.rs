@@ -11,7 +11,7 @@ use std::{
 };
 
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
-use pmof_access::{Durability, Medium};
+use pmof_access::{Durability, Medium, Traffic};
 use pmof_control::{ConsistencyPoint, OpenFor, USER_FLAGS_BYTES};
 use pmof_pool::{Attributes, LocalSet};
 use smallvec::SmallVec;
@@ -348,6 +348,15 @@ impl Pool {
             failure => failure.cloned(),
         };
         standings.map(|standing| (Arc::clone(&standing.place), why(standing))).collect()
+    }
+
+    /// What the connections to its replicas have moved, each since it was opened; none of a closed pool.
+    pub fn traffic(&self) -> Traffic {
+        let mut traffic = Traffic::default();
+        if let Ok(open) = self.0.open() {
+            open.places().filter_map(|member| Some(member.remote()?.traffic())).for_each(|moved| traffic.add(&moved));
+        }
+        traffic
     }
 
     /// Whether all replicas are in sync.

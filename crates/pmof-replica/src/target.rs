@@ -9,7 +9,7 @@ use std::{
 
 use pmof_access::{
     Access, Address, CompletionQueue, ConnectOptions, Connection, Durability, Medium, Method, OperationError, Outcome,
-    Peer, PostError, Region, RemoteRegion, Signal, Ticket,
+    Peer, PostError, Region, RemoteRegion, Signal, Ticket, Traffic,
 };
 use pmof_bootstrap::{Nonces, Prover, Secret, SshSession, random};
 use pmof_control::{MAX_MESSAGE_BYTES, PoolName, PoolRefusal, Reply, Request};
@@ -103,6 +103,11 @@ impl TargetConnection {
     /// Memory of this side that writes may be sent from where it lies.
     pub(crate) fn register(&self, memory: Arc<dyn Medium>, len_bytes: u64) -> Result<Region, ReplicaError> {
         Ok(self.peer.register(memory, 0, len_bytes, Access::empty())?)
+    }
+
+    /// What the connection has moved.
+    pub(crate) fn traffic(&self) -> Traffic {
+        self.connection.traffic()
     }
 
     /// Ends the connection; whoever waits on it is told.

@@ -2,7 +2,7 @@
 // Draws the charts of the page. Each chart's element gets `data-drawn`, how many points lie within it.
 (() => {
   const charts = JSON.parse(document.getElementById("data").textContent);
-  const COLORS = 8;
+  const COLORS = 12;
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const number = (value) => {
     if (value < 0.005) return "0";

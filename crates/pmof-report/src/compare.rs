@@ -114,10 +114,7 @@ fn compare(before: &Document, after: &Document) -> Result<Comparison> {
 
 fn compared(place: &Place, before: &Measured, after: &Measured) -> Compared {
     let metric = chart(&place.chart).map_or(Metric::Latency, |chart| chart.metric);
-    let of = |numbers: &crate::document::Numbers| match metric {
-        Metric::Latency => numbers.p50_us,
-        Metric::Bandwidth => numbers.mib_per_s,
-    };
+    let of = |numbers| metric.of(numbers);
     let floors = before.floor.as_ref().ok().zip(after.floor.as_ref().ok());
     let floors = floors.map(|(before, after)| (of(&before.numbers), of(&after.numbers)));
     let (one, two) = (of(&before.own), of(&after.own));

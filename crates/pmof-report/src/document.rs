@@ -72,6 +72,16 @@ pub(crate) struct Measured {
     pub(crate) floor: Result<Floor, String>,
     /// How it was made durable; `None` for reads.
     pub(crate) reached: Option<Reached>,
+    /// What users have instead, measured in the same rounds.
+    pub(crate) peers: Vec<Beside>,
+}
+
+/// What users have instead of pmof.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Beside {
+    pub(crate) name: String,
+    /// Its numbers, whose missing floor says how pmof compares; or why there are none.
+    pub(crate) measured: Result<Measured, String>,
 }
 
 /// One contender.
@@ -90,6 +100,8 @@ pub(crate) struct Numbers {
     pub(crate) operations_per_s: f64,
     pub(crate) initiator_cpu_us: f64,
     pub(crate) target_cpu_us: f64,
+    /// Bytes that left the initiator for each operation, and that came to it; not known of every contender.
+    pub(crate) moved_bytes: Option<[f64; 2]>,
 }
 
 /// The floor, and what pmof takes over it: medians of each round's own ratio, between the extremes.
@@ -194,15 +206,37 @@ impl Measured {
                 ratio_bandwidth: extremes(value, "ratio_bandwidth")?,
             }),
         };
+        let peers = value.get("peers").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        let peers = peers.iter().map(Beside::of).collect::<Result<_>>()?;
+        Ok(Self { own: Numbers::of(value, "")?, floor, reached: Reached::of(value), peers })
+    }
+}
+
+impl Reached {
+    fn of(value: &Value) -> Option<Self> {
         let word = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
-        let reached = word("durability").zip(word("method")).zip(word("mechanism").zip(word("evidence")));
-        let reached = reached.map(|((durability, method), (mechanism, evidence))| Reached {
-            durability,
-            method,
-            mechanism,
-            evidence,
-        });
-        Ok(Self { own: Numbers::of(value, "")?, floor, reached })
+        Some(Self {
+            durability: word("durability")?,
+            method: word("method")?,
+            mechanism: word("mechanism")?,
+            evidence: word("evidence")?,
+        })
+    }
+}
+
+impl Beside {
+    fn of(value: &Value) -> Result<Self> {
+        let word = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
+        let name = word("name").context("a peer has no name")?;
+        let absent = word("skipped").or_else(|| Some(format!("it failed: {}", word("failed")?)));
+        if let Some(why) = absent {
+            return Ok(Self { name, measured: Err(why) });
+        }
+        let ratio = extremes(value, "ratio_p50")?;
+        let compared = format!("pmof takes {:.2} of its time ({:.2} to {:.2})", ratio.median, ratio.low, ratio.high);
+        let (own, reached) = (Numbers::of(value, "")?, Reached::of(value));
+        let measured = Ok(Measured { own, floor: Err(compared), reached, peers: Vec::new() });
+        Ok(Self { name, measured })
     }
 }
 
@@ -229,6 +263,7 @@ impl Numbers {
             operations_per_s: of("operations_per_s")?,
             initiator_cpu_us: of("initiator_cpu_us")?,
             target_cpu_us: of("target_cpu_us")?,
+            moved_bytes: of("sent_bytes").ok().zip(of("received_bytes").ok()).map(<[f64; 2]>::from),
         })
     }
 }

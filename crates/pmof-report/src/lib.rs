@@ -21,6 +21,7 @@ mod machine;
 mod matrix;
 mod page;
 mod progress;
+mod rows;
 mod run;
 mod table;
 
@@ -47,6 +48,7 @@ pub struct ReportArgs {
 #[derive(Debug, Subcommand)]
 enum What {
     Compare(compare::CompareArgs),
+    Rows(rows::RowsArgs),
 }
 
 #[derive(Debug, Args)]
@@ -118,6 +120,7 @@ impl MeasureArgs {
 pub fn run(args: &ReportArgs) -> Result<()> {
     match &args.what {
         Some(What::Compare(args)) => compare::run(args),
+        Some(What::Rows(args)) => rows::run(args),
         None => run::run(&args.measure),
     }
 }

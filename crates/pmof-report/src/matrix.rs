@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use serde::{Deserialize, Serialize};
 
-use crate::document::Place;
+use crate::document::{Floor, Interval, Numbers, Place};
 
 mod charts;
 
@@ -102,6 +102,27 @@ impl Metric {
             Self::Bandwidth => "bandwidth",
         }
     }
+
+    pub(crate) fn unit(self) -> &'static str {
+        match self {
+            Self::Latency => "µs",
+            Self::Bandwidth => "MiB/s",
+        }
+    }
+
+    pub(crate) fn of(self, numbers: &Numbers) -> Interval {
+        match self {
+            Self::Latency => numbers.p50_us,
+            Self::Bandwidth => numbers.mib_per_s,
+        }
+    }
+
+    pub(crate) fn ratio(self, floor: &Floor) -> Interval {
+        match self {
+            Self::Latency => floor.ratio_p50,
+            Self::Bandwidth => floor.ratio_bandwidth,
+        }
+    }
 }
 
 impl Axis {
@@ -152,6 +173,11 @@ pub(crate) fn chart(name: &str) -> Option<&'static Chart> {
 }
 
 impl Chart {
+    /// Its cells measure what users have instead, too.
+    fn has_peers(&self) -> bool {
+        self.options.contains("--peers")
+    }
+
     /// Its series of this name.
     pub(crate) fn series(&self, name: &str) -> Option<&'static Series> {
         self.series.iter().find(|series| series.name == name)
@@ -161,6 +187,11 @@ impl Chart {
 /// Of setting up and taking down a cell.
 const SET_UP_S: f64 = 0.5;
 
+/// Peers that are measured where all are installed, and what it takes to start and end all of them.
+const PEERS: f64 = 10.0;
+const PEER_SIZES: &[u64] = &[64, 512, 4096, 65_536];
+const PEERS_SET_UP_S: f64 = 4.0;
+
 impl Plan {
     /// All cells, in the order in which they are measured and shown.
     pub(crate) fn cells(&self) -> Vec<Cell> {
@@ -168,7 +199,7 @@ impl Plan {
         for chart in CHARTS {
             for transport in &self.transports {
                 for series in chart.series.iter().filter(|series| self.wants(series, transport)) {
-                    let points = chart.axis.points(self.quick);
+                    let points = if chart.has_peers() { PEER_SIZES } else { chart.axis.points(self.quick) };
                     cells.extend(points.iter().map(|x| self.cell(chart, series, transport, *x)));
                 }
             }
@@ -197,10 +228,14 @@ impl Plan {
         }
         arguments.extend(["--rounds".to_owned(), self.rounds.to_string()]);
         arguments.extend(["--time".to_owned(), self.seconds.to_string()]);
-        let contenders = if chart.axis == Axis::Replicas && x > 1 { 3.0 } else { 2.0 };
+        let (contenders, set_up_s) = match chart.axis {
+            Axis::Replicas if x > 1 => (3.0, SET_UP_S),
+            _ if chart.has_peers() => (2.0 + PEERS, PEERS_SET_UP_S),
+            _ => (2.0, SET_UP_S),
+        };
         let place =
             Place { chart: chart.name.to_owned(), transport: transport.to_owned(), series: series.name.to_owned(), x };
-        Cell { place, arguments, estimate_s: SET_UP_S + contenders * self.seconds }
+        Cell { place, arguments, estimate_s: set_up_s + contenders * self.seconds }
     }
 
     /// One operation: what shows whether a mode works over a transport.

@@ -197,6 +197,7 @@ fn full_table(figure: &Figure) -> Markup {
                     th scope="col" { "floor" }
                     th scope="col" { "times floor (min to max)" }
                     th scope="col" { "CPU µs, both ends" }
+                    th scope="col" { "bytes out, in" }
                     th scope="col" { "samples" }
                     th scope="col" { "command" }
                 } }
@@ -212,7 +213,7 @@ fn full_row(figure: &Figure, row: &Row, is_latency: bool) -> Markup {
             th scope="row" { (figure.series[row.series].short) }
             td { (x_text(figure.chart.axis, row.x)) }
             @match &row.measured {
-                Err(why) => { td colspan=(if is_latency { 11 } else { 8 }) class="why" { "skipped: " (why) } }
+                Err(why) => { td colspan=(if is_latency { 12 } else { 9 }) class="why" { "skipped: " (why) } }
                 Ok(measured) => {
                     @let own = &measured.own;
                     @let value = row.metric.of(own);
@@ -232,6 +233,7 @@ fn full_row(figure: &Figure, row: &Row, is_latency: bool) -> Markup {
                         Err(why) => { td colspan="2" class="why" { (why) } }
                     }
                     td { (number(own.initiator_cpu_us)) " + " (number(own.target_cpu_us)) }
+                    td { @if let Some([sent, received]) = own.moved_bytes { (number(sent)) ", " (number(received)) } }
                     td { (own.samples) }
                 }
             }
@@ -278,6 +280,10 @@ fn reading(document: &Document) -> Markup {
                 li { strong { "Whiskers. " } "The median of a round lies between them with 95 % confidence (order statistics, at least six rounds)." }
                 li { strong { "Durability. " } em { "visible" } ": others read the bytes. " em { "process-crash" } ": they survive the target process. " em { "power-failure" }
                     ": they reached the medium's persistence domain. The label names the method of the flush and whether the level was probed or declared." }
+                li { strong { "Peers. " } "What users have instead, measured in the same rounds on the same CPUs; each promises what its label says, by its documentation. "
+                    "Their numbers are those of Debian's servers as installed, with one client." }
+                li { strong { "Bytes. " } "What each operation gave to the transport and took from it at the initiator, headers of pmof's protocol included, those of TCP/IP or of a device's network not; "
+                    "what goes past messages (shared memory, an RDMA device) counts by its payload." }
                 li { strong { "Methods. " } "gpspm (send-after-write): the target's CPU flushes. apm (read-after-write): a read pushes the bytes out of the device. "
                     "native: the device's own FLUSH. auto: the cheapest that reaches the level, as programs have it." }
                 li { strong { "Closed loop. " } "An operation starts when the one before is done, so that a pause counts once. "

@@ -8,7 +8,7 @@ use pmof_proto::{
 
 use super::{BORROW_MIN_BYTES, DirectWay, Endpoint, FlushMethods, LinkCore, is_transient};
 use crate::{
-    Method, RemoteRegion,
+    Method, RemoteRegion, Traffic,
     request::{Data, Kept, Request, Verb},
     wire::{DirectOutcome, Finished, Posted, Posting, Run, Submission, Wire},
 };
@@ -24,6 +24,7 @@ struct Carrier<'l> {
     endpoint: &'l mut Endpoint,
     wire: &'l mut dyn Wire,
     methods: &'l mut FlushMethods,
+    traffic: &'l mut Traffic,
 }
 
 impl LinkCore {
@@ -88,7 +89,9 @@ impl LinkCore {
     /// Hands over a write that joins the run.
     #[inline]
     pub(crate) fn append(&mut self, to: &RemoteRegion, range: (u64, u64), data: &Data<'_>) -> Option<Ticket> {
-        self.wire.as_mut()?.append(&mut self.run, to, range, data)
+        let ticket = self.wire.as_mut()?.append(&mut self.run, to, range, data)?;
+        self.traffic.direct_written_bytes += range.1;
+        Some(ticket)
     }
 
     #[inline(never)]
@@ -164,7 +167,8 @@ impl LinkCore {
     #[inline]
     fn carrier(&mut self) -> Option<Carrier<'_>> {
         let wire = self.wire.as_mut().filter(|_| self.direct != DirectWay::None)?;
-        Some(Carrier { endpoint: &mut self.endpoint, wire: wire.as_mut(), methods: &mut self.methods })
+        let (endpoint, methods, traffic) = (&mut self.endpoint, &mut self.methods, &mut self.traffic);
+        Some(Carrier { endpoint, wire: wire.as_mut(), methods, traffic })
     }
 }
 
@@ -219,6 +223,7 @@ impl Carrier<'_> {
             Posted::Finished(outcome) => self.finished_at_once(posting, outcome, (kind, success), signal, context),
             other => return self.not_taken(&other, request, signal, context),
         }
+        self.count_direct(request);
         self.note_dirty(request);
         Ok(())
     }
@@ -338,6 +343,14 @@ impl Carrier<'_> {
         Ok(())
     }
 
+    #[inline]
+    fn count_direct(&mut self, request: &Request<'_>) {
+        let is_read = matches!(request.verb, Verb::Read);
+        let traffic = &mut *self.traffic;
+        let bytes = if is_read { &mut traffic.direct_read_bytes } else { &mut traffic.direct_written_bytes };
+        *bytes += request.len_bytes;
+    }
+
     /// Notes what a direct operation changes, where flushes name that.
     #[inline]
     fn note_dirty(&mut self, request: &Request<'_>) {
@@ -388,6 +401,7 @@ impl Carrier<'_> {
         }
         let posted = self.wire.post(posting, &request)?;
         if matches!(posted, Posted::Taken | Posted::Finished(_)) {
+            self.count_direct(&request);
             self.note_dirty(&request);
         }
         Ok(posted)
@@ -454,6 +468,7 @@ impl Carrier<'_> {
                 Ok(0) => break,
                 Ok(count) => {
                     moved = true;
+                    self.traffic.sent_bytes += count as u64;
                     self.endpoint.output_sent(count);
                 }
                 Err(error) if is_transient(&error) => break,

@@ -53,6 +53,7 @@ macro_rules! suite {
             }
             transfers {
                 bytes_arrive_at_every_size
+                what_is_moved_is_counted
                 slices_arrive_at_every_size
                 sixty_four_mebibytes_arrive
                 sizes_mix_in_one_stream

@@ -52,6 +52,21 @@ pub(crate) fn bytes_arrive_at_every_size<F: Fabric>() {
     }
 }
 
+/// Also those that go past messages; headers are few bytes beside them.
+pub(crate) fn what_is_moved_is_counted<F: Fabric>() {
+    const HEADERS_MAX: u64 = 1000;
+    let fabric = F::new();
+    let pair = fabric.pair();
+    let before = pair.initiator.connection.traffic();
+    for _ in 0..10 {
+        let bytes = pattern(5000, 1);
+        round_trip(&pair, &bytes, |_| Source::Bytes(&bytes));
+    }
+    let after = pair.initiator.connection.traffic();
+    let moved = [after.out_bytes() - before.out_bytes(), after.in_bytes() - before.in_bytes()];
+    assert!(moved.iter().all(|bytes| (50_000..50_000 + 10 * HEADERS_MAX).contains(bytes)), "{moved:?}");
+}
+
 pub(crate) fn slices_arrive_at_every_size<F: Fabric>() {
     let fabric = F::new();
     let pair = fabric.pair();

@@ -27,6 +27,11 @@ pub(super) trait Engine: fmt::Debug + Send {
         Ok(())
     }
 
+    /// Bytes that left this side and that came to it, headers included, since it was made; `None` where nobody knows.
+    fn moved(&self) -> Option<[u64; 2]> {
+        None
+    }
+
     /// How the last flush went; `None` where nothing was flushed, or by a floor.
     fn reached(&self) -> Option<Reached> {
         None

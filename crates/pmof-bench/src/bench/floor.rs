@@ -77,6 +77,8 @@ pub(crate) struct FloorClient {
     /// Zeros to send; as long as the longer of a request and a stream's block.
     outgoing: Vec<u8>,
     incoming: Vec<u8>,
+    /// Requests that were answered.
+    answered: u64,
 }
 
 /// Serves each connection on a thread of its own, until it closes or stalls for 30 s. Files that are made have `file_bytes`. Returns only
@@ -114,7 +116,13 @@ impl FloorClient {
             reply_bytes: reply_bytes as usize,
             outgoing: vec![0; STREAM_BLOCK_BYTES.max(request_bytes as usize)],
             incoming: vec![0; STREAM_BLOCK_BYTES.max(reply_bytes as usize)],
+            answered: 0,
         })
+    }
+
+    /// Bytes of the requests that were answered, and of their replies.
+    pub(crate) fn moved(&self) -> [u64; 2] {
+        [self.request_bytes, self.reply_bytes].map(|bytes| bytes as u64 * self.answered)
     }
 
     /// Sends one request and waits for its reply; returns how long both took.
@@ -124,6 +132,7 @@ impl FloorClient {
         if !self.wire.receive_whole(&mut self.incoming[..self.reply_bytes])? {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
+        self.answered += 1;
         Ok(start.elapsed())
     }
 
@@ -172,6 +181,7 @@ impl FloorClient {
             let answered = stream.received_bytes / reply_bytes;
             if answered > 0 {
                 stream.forget(answered, request_bytes, reply_bytes);
+                self.answered += answered;
                 return Ok(answered);
             }
             if until.is_some_and(|until| Instant::now() >= until) {

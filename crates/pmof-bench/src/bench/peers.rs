@@ -345,6 +345,10 @@ impl Put for LocalFile {
     fn put(&mut self, _place: u64) -> Result<()> {
         Ok(self.file.write_durably(&self.bytes)?)
     }
+
+    fn moved(&self) -> Option<[u64; 2]> {
+        None
+    }
 }
 
 /// One put at a time.
@@ -370,5 +374,9 @@ impl Engine for PeerEngine {
     fn collect(&mut self, _: Option<Instant>, done: &mut Vec<usize>) -> Result<()> {
         done.extend(self.over.take());
         Ok(())
+    }
+
+    fn moved(&self) -> Option<[u64; 2]> {
+        self.client.moved()
     }
 }

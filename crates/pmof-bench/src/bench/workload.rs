@@ -142,6 +142,8 @@ enum Mode {
     Gpspm,
     /// The FLUSH operation of the devices (over verbs)
     Native,
+    /// A read behind records that a connection appends to a ring in persistent memory (over verbs; pools have no rings)
+    ReadAfterSend,
     /// No durability: others see the writes
     Visible,
     /// The cheapest method that reaches the level, as programs have it
@@ -187,6 +189,7 @@ impl Mode {
             Self::Apm => "apm",
             Self::Gpspm => "gpspm",
             Self::Native => "native",
+            Self::ReadAfterSend => "read-after-send",
             Self::Visible => "visible",
             Self::Auto => "auto",
         }
@@ -197,7 +200,7 @@ impl Mode {
             Self::Apm => Some(Method::ReadAfterWrite),
             Self::Gpspm => Some(Method::SendAfterWrite),
             Self::Native => Some(Method::NativeFlush),
-            Self::Visible | Self::Auto => None,
+            Self::ReadAfterSend | Self::Visible | Self::Auto => None,
         }
     }
 }
@@ -304,6 +307,10 @@ impl WorkloadArgs {
 impl Workload<'_> {
     fn check(&self) -> Result<()> {
         let Self { args, connections, size_bytes, depth, .. } = self;
+        ensure!(
+            self.mode != Mode::ReadAfterSend,
+            "read-after-send flushes rings in persistent memory that a connection appends to over verbs (pmof::access::AppendRing), and no pool is one: `cargo xtask vm test --only ring-cuts` has them in a virtual machine"
+        );
         ensure!(
             args.delay_us + args.slow_us == 0 || args.stage.reach.transport == TransportName::Tcp,
             "--delay and --slow are for --transport tcp: nothing can be put between the two ends of the others"

@@ -177,6 +177,7 @@ transcripts!(
     pool_transform,
     report,
     report_compare,
+    report_rows,
     serve,
     soak,
     soak_check,

@@ -4,7 +4,7 @@ use std::{ops::Range, sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use pmof_access::{
-    Connection, Durability, Mechanism, Medium, Method, Outcome, PostError, Region, RemoteRegion, Signal,
+    Connection, Durability, Mechanism, Medium, Method, Outcome, PostError, Region, RemoteRegion, Signal, Traffic,
 };
 use pmof_control::{Reply, Request};
 use pmof_pool::{Attributes, Contents, HEADER_LEN_BYTES};
@@ -78,6 +78,11 @@ impl RemoteMember {
         let regions = Regions { data, header };
         let control = Control::new(standing, Site::Target(Arc::clone(&target)), writing.is_some());
         Self { control, target, regions, writing, mirror: None, scratch: Mutex::default() }
+    }
+
+    /// What its connection has moved.
+    pub(crate) fn traffic(&self) -> Traffic {
+        self.target.traffic()
     }
 
     /// Has writes go out of `mirror` from where they lie.

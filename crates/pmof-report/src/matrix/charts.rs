@@ -29,6 +29,8 @@ const VISIBLE: Series = Series { name: "visible", label: "visible", mode: "visib
 const GPSPM: Series = Series { name: "gpspm", label: "gpspm", mode: "gpspm", ..PLAIN };
 const APM: Series = Series { name: "apm", label: "apm", mode: "apm", ..PLAIN };
 const NATIVE: Series = Series { name: "native", label: "native", mode: "native", ..PLAIN };
+const READ_AFTER_SEND: Series =
+    Series { name: "read-after-send", label: "read-after-send", mode: "read-after-send", ..PLAIN };
 const RANDOM: Series =
     Series { name: "random", label: "auto, random places", options: "--rw randwrite", is_slow: true, ..PLAIN };
 const RANDOM_READ: Series =
@@ -46,7 +48,23 @@ pub(crate) const CHARTS: &[Chart] = &[
         title: "Latency of a durable write",
         fixed: "One write and its flush at a time, one connection, one replica.",
         by_transport: true,
-        series: &[PLAIN, GPSPM, APM, NATIVE, VISIBLE, FILE, KEPT, RANDOM],
+        series: &[PLAIN, GPSPM, APM, NATIVE, READ_AFTER_SEND, VISIBLE, FILE, KEPT, RANDOM],
+        ..CHART
+    },
+    Chart {
+        name: "peers-memory",
+        title: "Latency of a durable write beside what users have instead, in memory",
+        fixed: "One write at a time, over a connection that stays open; ends that wait spin for 50 µs, then sleep. Servers of peers are Debian's, on the target's CPU.",
+        options: "--waiting adaptive --peers",
+        series: &[Series { name: "pmof", label: "pmof", transport: Some("tcp"), ..PLAIN }],
+        ..CHART
+    },
+    Chart {
+        name: "peers-file",
+        title: "Latency of a durable write beside what users have instead, to a file",
+        fixed: "One write at a time, over a connection that stays open; ends that wait spin for 50 µs, then sleep. Servers of peers are Debian's, on the target's CPU.",
+        options: "--waiting adaptive --peers",
+        series: &[Series { name: "pmof", label: "pmof", transport: Some("tcp"), ..FILE }],
         ..CHART
     },
     Chart {

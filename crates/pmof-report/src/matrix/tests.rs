@@ -9,7 +9,7 @@ fn plan(quick: bool) -> Plan {
         address: Some("10.0.0.2".parse().unwrap()),
         source: Some("10.0.0.1".parse().unwrap()),
         only: Vec::new(),
-        seconds: 0.45,
+        seconds: 0.3,
         rounds: 9,
         initiator_cpu: None,
         target_cpu: Some(3),
@@ -64,7 +64,7 @@ fn addresses_go_where_they_belong() {
     assert!(!of("shm").contains("--address"));
     assert!(of("verbs").contains("--address 10.0.0.2 --source 10.0.0.1"));
     let cell = &plan.cells()[0];
-    assert!(cell.arguments.join(" ").ends_with("--target-cpu 3 --rounds 9 --time 0.45"), "{cell:?}");
+    assert!(cell.arguments.join(" ").ends_with("--target-cpu 3 --rounds 9 --time 0.3"), "{cell:?}");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::words::x_text;
 use crate::{
-    document::{Document, Finished, Floor, Interval, Measured, Numbers, Outcome},
+    document::{Beside, Document, Finished, Interval, Measured, Outcome},
     matrix::{Axis, CHARTS, Chart, Metric, Series},
 };
 
@@ -31,6 +31,14 @@ pub(super) struct Shown {
     definition: &'static Series,
 }
 
+/// A cell of a series, or a peer of it.
+#[derive(Debug)]
+struct Point {
+    x: u64,
+    command: String,
+    measured: Result<Measured, String>,
+}
+
 /// A line that is drawn.
 #[derive(Debug, Serialize)]
 pub(super) struct Line {
@@ -50,29 +58,6 @@ pub(super) struct Row {
     pub(super) metric: Metric,
     pub(super) measured: Result<Measured, String>,
     pub(super) command: String,
-}
-
-impl Metric {
-    pub(super) fn unit(self) -> &'static str {
-        match self {
-            Self::Latency => "µs",
-            Self::Bandwidth => "MiB/s",
-        }
-    }
-
-    pub(super) fn of(self, numbers: &Numbers) -> Interval {
-        match self {
-            Self::Latency => numbers.p50_us,
-            Self::Bandwidth => numbers.mib_per_s,
-        }
-    }
-
-    pub(super) fn ratio(self, floor: &Floor) -> Interval {
-        match self {
-            Self::Latency => floor.ratio_p50,
-            Self::Bandwidth => floor.ratio_bandwidth,
-        }
-    }
 }
 
 /// Every chart of which a report has cells.
@@ -112,20 +97,42 @@ fn figure(document: &Document, chart: &'static Chart, transports: &[&String]) ->
             if cells.is_empty() {
                 continue;
             }
-            let series = Shown {
-                index: figure.series.len(),
-                short: format!("{transport}, {}", definition.label),
-                transport: (*transport).clone(),
-                definition,
-            };
+            let mut points = Vec::with_capacity(cells.len());
+            for cell in &cells {
+                let measured = match (&cell.outcome, cell.measured()?) {
+                    (Outcome::Skipped(why), _) => Err(why.clone()),
+                    (Outcome::Result(_), None) => continue,
+                    (Outcome::Result(_), Some(measured)) => Ok(measured),
+                };
+                points.push(Point { x: cell.place.x, command: cell.command.clone(), measured });
+            }
+            let peers = peers(&points);
             let floor = (transport.as_str(), definition.medium, reads(definition));
             let has_floor = !floors.contains(&floor);
-            if figure.add(series, &cells, has_floor)? {
+            if figure.add(format!("{transport}, {}", definition.label), (transport, definition), points, has_floor) {
                 floors.push(floor);
+            }
+            for (name, points) in peers {
+                figure.add(name, (transport, definition), points, false);
             }
         }
     }
     Ok(figure)
+}
+
+/// The points of each peer that was measured beside a series, in the order in which they were named.
+fn peers(cells: &[Point]) -> Vec<(String, Vec<Point>)> {
+    let mut peers: Vec<(String, Vec<Point>)> = Vec::new();
+    for cell in cells {
+        for Beside { name, measured } in cell.measured.iter().flat_map(|measured| &measured.peers) {
+            let point = Point { x: cell.x, command: cell.command.clone(), measured: measured.clone() };
+            match peers.iter_mut().find(|(known, _)| known == name) {
+                Some((_, points)) => points.push(point),
+                None => peers.push((name.clone(), vec![point])),
+            }
+        }
+    }
+    peers
 }
 
 fn reads(series: &Series) -> bool {
@@ -134,24 +141,24 @@ fn reads(series: &Series) -> bool {
 
 impl Figure {
     /// Adds a series, and its floor unless that is there already; true where the floor was added.
-    fn add(&mut self, series: Shown, cells: &[&Finished], with_floor: bool) -> Result<bool> {
+    fn add(
+        &mut self,
+        short: String,
+        (transport, definition): (&str, &'static Series),
+        cells: Vec<Point>,
+        with_floor: bool,
+    ) -> bool {
+        let series = Shown { index: self.series.len(), short, transport: transport.to_owned(), definition };
         let (mut points, mut floor_points) = (Vec::new(), Vec::new());
         let mut label = None;
         let metric = self.chart.metric;
-        for cell in cells {
-            let measured = match (&cell.outcome, cell.measured()?) {
-                (Outcome::Skipped(why), _) => Err(why.clone()),
-                (Outcome::Result(_), None) => continue,
-                (Outcome::Result(_), Some(measured)) => {
-                    let x = cell.place.x as f64;
-                    let point = |value: Interval| [x, value.median, value.low, value.high];
-                    points.push(point(metric.of(&measured.own)));
-                    floor_points.extend(measured.floor.iter().map(|floor| point(metric.of(&floor.numbers))));
-                    label.get_or_insert_with(|| label_of(&series, &measured));
-                    Ok(measured)
-                }
-            };
-            let (x, command) = (cell.place.x, cell.command.clone());
+        for Point { x, command, measured } in cells {
+            if let Ok(measured) = &measured {
+                let point = |value: Interval| [x as f64, value.median, value.low, value.high];
+                points.push(point(metric.of(&measured.own)));
+                floor_points.extend(measured.floor.iter().map(|floor| point(metric.of(&floor.numbers))));
+                label.get_or_insert_with(|| label_of(&series, measured));
+            }
             self.rows.push(Row { series: series.index, x, metric, measured, command });
         }
         let color = series.index;
@@ -164,7 +171,7 @@ impl Figure {
             self.lines.push(Line { label, is_floor: true, color, points: floor_points });
         }
         self.series.push(series);
-        Ok(has_floor)
+        has_floor
     }
 
     /// What the page's script draws.

@@ -88,3 +88,37 @@ fn a_debug_build_and_a_busy_machine_are_warned_of() {
     document.plan.rounds = 3;
     assert_eq!(warnings(&document).len(), 3);
 }
+
+/// A golden report whose first measured cell of tcp has peers, one of which was skipped.
+fn with_peers() -> Document {
+    let mut document = golden();
+    let mut cell = document.cells[0].clone();
+    cell.place.chart = "peers-memory".into();
+    cell.place.series = "pmof".into();
+    let Outcome::Result(value) = &mut cell.outcome else { panic!("{cell:?}") };
+    let mut peer = value.clone();
+    peer["name"] = "nbdkit-tcp".into();
+    peer["method"] = "NBD write, flush".into();
+    value["peers"] = serde_json::json!([peer, { "name": "etcd", "skipped": "etcd is not installed" }]);
+    document.cells.push(cell);
+    document
+}
+
+#[test]
+fn peers_are_drawn_and_listed_beside_pmof() {
+    let document = with_peers();
+    let figures = figures(&document).unwrap();
+    let figure = figures.iter().find(|figure| figure.id == "peers-memory").unwrap();
+    assert_eq!((figure.rows.len(), figure.points()), (3, 3), "pmof, its floor, one peer; and one that was skipped");
+    let data = figure.data();
+    let labels: Vec<&str> =
+        data["lines"].as_array().unwrap().iter().map(|line| line["label"].as_str().unwrap()).collect();
+    assert!(labels.iter().any(|label| label.starts_with("nbdkit-tcp: ProcessCrash by NBD write, flush")), "{labels:?}");
+    let page = html(&document).unwrap();
+    assert!(page.contains("etcd is not installed") && page.contains("of its time"), "no word of the peers");
+    let table = crate::csv(&document).unwrap();
+    let rows: Vec<&str> = table.lines().filter(|line| line.starts_with("peers-memory,tcp,")).collect();
+    assert_eq!(rows.len(), 3, "{rows:?}");
+    assert!(rows[1].contains(",nbdkit-tcp,") && rows[2].contains(",etcd,"), "{rows:?}");
+    assert!(rows[2].contains("skipped,etcd is not installed"), "{rows:?}");
+}

@@ -7,7 +7,7 @@ use pmof::{
     Durability, Flushed, Method, Waiting,
     access::{
         Access, Address, Completion, CompletionQueue, ConnectOptions, Connection, Outcome, Peer, QueueOptions, Region,
-        RemoteRegion, Signal,
+        RemoteRegion, Signal, Traffic,
     },
     control::PoolName,
 };
@@ -179,6 +179,12 @@ impl Engine for AccessEngine {
             }
         }
         Ok(())
+    }
+
+    fn moved(&self) -> Option<[u64; 2]> {
+        let mut traffic = Traffic::default();
+        self.lines.iter().for_each(|line| traffic.add(&line.connection.traffic()));
+        Some([traffic.out_bytes(), traffic.in_bytes()])
     }
 
     fn reached(&self) -> Option<Reached> {

@@ -61,6 +61,10 @@ impl Engine for ExchangeFloor {
         done.extend(self.over.take());
         Ok(())
     }
+
+    fn moved(&self) -> Option<[u64; 2]> {
+        Some(self.client.moved())
+    }
 }
 
 impl StreamFloor {
@@ -84,6 +88,10 @@ impl Engine for StreamFloor {
         let answered = self.client.advance(&mut self.stream, until).context("streaming to the floor server")?;
         done.extend(self.posted.drain(..self.posted.len().min(answered as usize)));
         Ok(())
+    }
+
+    fn moved(&self) -> Option<[u64; 2]> {
+        Some(self.client.moved())
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{collections::VecDeque, time::Instant};
 
 use anyhow::{Context as _, Result};
-use pmof::{Lane, Pending, Pool, Receipt};
+use pmof::{Lane, Pending, Pool, Receipt, access::Traffic};
 
 use super::{Engine, Reached};
 use crate::bench::pattern::{Kind, Post, Shape};
@@ -131,6 +131,12 @@ impl Engine for PoolEngine {
             }
         }
         Ok(())
+    }
+
+    fn moved(&self) -> Option<[u64; 2]> {
+        let mut traffic = Traffic::default();
+        self.pools.iter().for_each(|pool| traffic.add(&pool.traffic()));
+        Some([traffic.out_bytes(), traffic.in_bytes()])
     }
 
     fn reached(&self) -> Option<Reached> {

@@ -39,6 +39,10 @@ impl Put for EtcdClient {
         ensure!(is_compressed == 0 && len_bytes == message.len(), "etcd's answer is no single message of gRPC");
         Ok(())
     }
+
+    fn moved(&self) -> Option<[u64; 2]> {
+        Some(self.http.moved())
+    }
 }
 
 /// `PutRequest { key = 1, value = 2 }` of protocol buffers, behind its prefix.

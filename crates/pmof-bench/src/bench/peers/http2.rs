@@ -78,6 +78,11 @@ impl Http2 {
         })
     }
 
+    /// Bytes sent and received since it was connected.
+    pub(super) fn moved(&self) -> [u64; 2] {
+        self.stream.moved()
+    }
+
     /// Sends a request and waits for the end of its answer, whose body is returned.
     pub(super) fn call(&mut self, path: &str, body: &[u8]) -> Result<Vec<u8>> {
         let id = self.next_stream;

@@ -124,6 +124,10 @@ impl Put for NbdClient {
         }
         Ok(())
     }
+
+    fn moved(&self) -> Option<[u64; 2]> {
+        Some(self.stream.moved())
+    }
 }
 
 impl Drop for NbdClient {

@@ -55,4 +55,8 @@ impl Put for RedisClient {
         }
         Ok(())
     }
+
+    fn moved(&self) -> Option<[u64; 2]> {
+        Some(self.stream.moved())
+    }
 }

@@ -33,6 +33,8 @@ pub(super) struct PeerStream {
     /// What has come and was not taken yet.
     start: usize,
     end: usize,
+    /// Sent and received since it was connected.
+    moved: [u64; 2],
 }
 
 impl PeerStream {
@@ -49,14 +51,22 @@ impl PeerStream {
     }
 
     fn new(socket: OwnedFd, spin: Duration) -> Self {
-        Self { socket, spin, incoming: vec![0; READ_BYTES].into(), start: 0, end: 0 }
+        Self { socket, spin, incoming: vec![0; READ_BYTES].into(), start: 0, end: 0, moved: [0; 2] }
+    }
+
+    /// Bytes sent and received since it was connected.
+    pub(super) fn moved(&self) -> [u64; 2] {
+        self.moved
     }
 
     /// Sends all of it.
     pub(super) fn send_all(&mut self, mut bytes: &[u8]) -> io::Result<()> {
         while !bytes.is_empty() {
             match send(&self.socket, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
-                Ok(sent) => bytes = &bytes[sent..],
+                Ok(sent) => {
+                    self.moved[0] += sent as u64;
+                    bytes = &bytes[sent..];
+                }
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => self.wait(PollFlags::OUT)?,
                 Err(errno) => return Err(errno.into()),
@@ -109,6 +119,7 @@ impl PeerStream {
                     return Err(io::Error::new(io::ErrorKind::UnexpectedEof, why));
                 }
                 Ok((received, _)) => {
+                    self.moved[1] += received as u64;
                     (self.start, self.end) = (0, received);
                     return Ok(());
                 }

@@ -88,7 +88,7 @@ fn nbd_servers_have_the_bytes_in_their_file() {
         let Some(_server) = start(program, &arguments) else { return };
         let stream = || if is_unix { PeerStream::unix(&socket, SPIN) } else { PeerStream::tcp(address, SPIN) };
         let mut client = connected(|| NbdClient::connect(stream()?, sync, 300, 1 << 20));
-        fs::OpenOptions::new().write(true).open(&device).unwrap().write_all(&[0; 1 << 20]).unwrap();
+        fs::OpenOptions::new().write(true).open(&device).unwrap().write_all(&vec![0; 1 << 20]).unwrap();
         client.put(700).unwrap();
         client.put(4096).unwrap();
         let bytes = fs::read(&device).unwrap();

@@ -122,6 +122,8 @@ pub(super) struct Series {
     pub(super) rates_per_s: Vec<f64>,
     /// CPU time of this process and of the server, while operations were measured.
     pub(super) cpu: [Duration; 2],
+    /// Bytes that left this side and that came to it; `None` where nobody knows.
+    pub(super) moved: Option<[u64; 2]>,
     pub(super) reached: Option<Reached>,
 }
 
@@ -135,20 +137,21 @@ impl Series {
             rates_mib_per_s: Vec::new(),
             rates_per_s: Vec::new(),
             cpu: [Duration::ZERO; 2],
+            moved: Some([0; 2]),
             reached: None,
         }
     }
 
     fn round(&mut self, workload: &Workload<'_>, is_first: bool) -> Result<()> {
         let (turn, pause) = (workload.turn, Duration::from_millis(workload.args.pause_target_ms));
-        let (tally, cpu, reached) = self.contender.run(|side| {
+        let (tally, cpu, moved, reached) = self.contender.run(|side| {
             if is_first && !workload.args.ramp.is_zero() {
                 let time = workload.args.ramp;
                 side.drive(workload, Extent { operations: u64::MAX, time })?;
             }
             let operations = (turn.operations / 10).clamp(WARM_UP_MIN, WARM_UP_MAX);
             side.drive(workload, Extent { operations, time: WARM_UP_TIME })?;
-            let before = side.cpu()?;
+            let (before, moved_before) = (side.cpu()?, side.moved());
             let tally = if pause.is_zero() || side.servers.is_empty() {
                 side.drive(workload, turn)?
             } else {
@@ -156,7 +159,8 @@ impl Series {
             };
             let after = side.cpu()?;
             let cpu = [0, 1].map(|at| after[at].saturating_sub(before[at]));
-            Ok((tally, cpu, side.workers.first().and_then(|worker| worker.engine.reached())))
+            let moved = side.moved().zip(moved_before).map(|(after, before)| [0, 1].map(|at| after[at] - before[at]));
+            Ok((tally, cpu, moved, side.workers.first().and_then(|worker| worker.engine.reached())))
         })?;
         ensure!(tally.operations() > 0, "no operation ended within a round: give it more --time");
         let (seconds, all) = (tally.elapsed.as_secs_f64(), tally.all());
@@ -170,6 +174,7 @@ impl Series {
         for (sum, cpu) in self.cpu.iter_mut().zip(cpu) {
             *sum += cpu;
         }
+        self.moved = self.moved.zip(moved).map(|(sum, moved)| [0, 1].map(|at| sum[at] + moved[at]));
         self.reached = reached.or(self.reached.take());
         Ok(())
     }
@@ -193,6 +198,11 @@ impl Series {
     /// Where the median of a round's p50 lies.
     pub(super) fn p50_interval(&self) -> Result<MedianInterval> {
         MedianInterval::of(self.p50s_us.iter().copied()).context("there were no rounds")
+    }
+
+    /// For one operation: bytes that left this side and that came to it.
+    pub(super) fn moved_bytes(&self) -> Option<[f64; 2]> {
+        Some(self.moved?.map(|bytes| bytes as f64 / self.all.len().max(1) as f64))
     }
 
     /// For one operation, in microseconds: of this process and of the server.
@@ -241,6 +251,12 @@ impl Side {
             pausing.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
             tally
         })
+    }
+
+    /// Of all threads, where all know it.
+    fn moved(&self) -> Option<[u64; 2]> {
+        let mut workers = self.workers.iter().map(|worker| worker.engine.moved());
+        workers.try_fold([0; 2], |sum, moved| moved.map(|moved| [0, 1].map(|at| sum[at] + moved[at])))
     }
 
     fn cpu(&self) -> Result<[Duration; 2]> {

@@ -177,7 +177,15 @@ impl Outcome {
             1 => say!("A write and its flush are an operation."),
             batch => say!("{batch} writes and their flush are an operation."),
         }
-        say!("{}  {:>12}{:>12}{:>12}", latency_head(), "MiB/s", "CPU us", "target's");
+        say!(
+            "{}  {:>12}{:>12}{:>12}{:>12}{:>12}",
+            latency_head(),
+            "MiB/s",
+            "CPU us",
+            "target's",
+            "sent bytes",
+            "received"
+        );
         say_series("pmof", &self.pool);
         for (name, part) in [("  reads", &self.pool.total.reads), ("  writes", &self.pool.total.writes)] {
             if (1..100).contains(&workload.read_percent) && !part.is_empty() {
@@ -281,6 +289,9 @@ fn put_series(report: &mut Report, prefix: &str, series: &Series) -> Result<()> 
     }
     let [own_us, server_us] = series.cpu_us();
     report.put(&format!("{prefix}initiator_cpu_us"), own_us)?.put(&format!("{prefix}target_cpu_us"), server_us)?;
+    for (at, name) in ["sent_bytes", "received_bytes"].into_iter().enumerate() {
+        report.put(&format!("{prefix}{name}"), series.moved_bytes().map(|moved| moved[at]))?;
+    }
     report.put(&format!("{prefix}histogram_ns"), histogram(&series.all))?;
     Ok(())
 }
@@ -293,5 +304,8 @@ fn histogram(all: &LatencyHistogram) -> Vec<(u64, u64)> {
 fn say_series(what: &str, series: &Series) {
     let [own_us, server_us] = series.cpu_us();
     let rate = Spread::of(series.rates_mib_per_s.iter().copied()).map_or(0.0, |rate| rate.median);
-    say!("{}  {rate:>12.1}{own_us:>12.2}{server_us:>12.2}", latency_line(what, &series.all.summary()));
+    let moved = series.moved_bytes().map(|moved| moved.map(|bytes| format!("{bytes:.1}")));
+    let [sent, received] = moved.unwrap_or([(); 2].map(|()| "-".to_owned()));
+    let line = latency_line(what, &series.all.summary());
+    say!("{line}  {rate:>12.1}{own_us:>12.2}{server_us:>12.2}{sent:>12}{received:>12}");
 }
