@@ -187,6 +187,25 @@ fn a_killed_process_is_noticed_and_replaced() {
     }
 }
 
+/// A target that makes a pool beside the socket holds the directory's lock until that is made.
+#[test]
+fn the_socket_goes_with_its_listener_whoever_holds_the_directory() {
+    let directory = tempfile::tempdir().unwrap();
+    let socket = directory.path().join("s");
+    let listener = open().listen(&*socket, ListenOptions::default()).unwrap();
+    let held = std::fs::File::open(directory.path()).unwrap();
+    rustix::fs::flock(&held, rustix::fs::FlockOperation::LockShared).unwrap();
+    drop(listener);
+    assert!(!socket.exists());
+    // What somebody else has put there stays.
+    drop(held);
+    let listener = open().listen(&*socket, ListenOptions::default()).unwrap();
+    std::fs::rename(&socket, directory.path().join("away")).unwrap();
+    std::fs::write(&socket, b"another's").unwrap();
+    drop(listener);
+    assert!(socket.exists());
+}
+
 #[test]
 fn nobody_serves_what_is_mapped() {
     let joined = Joined::with(&ConnectOptions::default().method(Some(Method::LocalWriteBack)));

@@ -26,8 +26,8 @@ pub(crate) fn left_out(pool: &Pool, named: &[&PoolUrl]) -> Vec<NotCompared> {
 /// none of these.
 pub(crate) fn check_members(pool: &Pool, named: &[&PoolUrl]) -> anyhow::Result<()> {
     let is_none = |why: &ReplicaError| {
-        use ReplicaError::{Asynchronous, Mismatch, NotAMember, NotTheMember};
-        matches!(why, Asynchronous { .. } | Mismatch { .. } | NotAMember { .. } | NotTheMember { .. })
+        use ReplicaError::{Asynchronous, Mismatch, NotTheMember};
+        why.is_of_no_member() || matches!(why, Asynchronous { .. } | Mismatch { .. } | NotTheMember { .. })
     };
     check_none(&told(pool, named, is_none))
 }

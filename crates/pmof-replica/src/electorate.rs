@@ -64,6 +64,11 @@ impl Electorate {
         self.is_kept.then(|| self.pending.as_ref().unwrap_or(&self.roster))
     }
 
+    /// The members, where nothing is under way. `None`: also where no target keeps a roster.
+    pub(crate) fn settled(&self) -> Option<&Roster> {
+        Some(&self.roster).filter(|_| self.is_kept && self.pending.is_none())
+    }
+
     /// Whether a replica is a member that counts, now or before the last change.
     pub(crate) fn has(&self, index: u16, replica_uuid: Uuid) -> bool {
         let both = self.pending.as_ref().unwrap_or(&self.roster);

@@ -7,12 +7,15 @@ use pmof_access::{
     SetupError,
 };
 use pmof_bootstrap::{SshError, SshHostError};
-use pmof_control::{ControlError, NameError, PoolRefusal, REPLICAS_MAX};
+use pmof_control::{ControlError, NameError, PoolRefusal, PoolState, REPLICAS_MAX};
 use pmof_mem::{MemError, causes};
 use pmof_pool::{AccessError, HEADER_LEN_BYTES, PoolSetError};
 use uuid::Uuid;
 
-use crate::{ChangeError, PersistFailure, PoolUrl, PoolUrlError, ReplicaPlace, TargetUrl, lineage::Apart};
+use crate::{
+    ChangeError, PersistFailure, PoolUrl, PoolUrlError, ReplicaPlace, TargetUrl,
+    lineage::{Apart, went_on_apart},
+};
 
 /// What a pool set says of a replica's place cannot be.
 #[derive(Debug, thiserror::Error)]
@@ -201,6 +204,19 @@ pub enum ReplicaError {
         /// Which of the pool's replicas it says that it is.
         index: u16,
     },
+    /// The replica was a member of the pool before it and the members parted, and was written since, as where another one was [promoted](crate::PoolOptions::promote).
+    #[error(
+        "it is another history of the same pool: it parted from the members and went on to opening {opening}, they are at {others}, as where a pool was made of an asynchronous member (pmof pool promote); \
+         each lacks what the other acknowledged since: keep the members, read what they lack from this one alone (pmof cp --min-replicas 1), and remove it there (pmof pool rm)"
+    )]
+    AnotherHistory {
+        /// Which of the pool's replicas it says that it is.
+        index: u16,
+        /// Its last opening.
+        opening: u64,
+        /// The last opening of the members.
+        others: u64,
+    },
     /// The member keeps no such consistency point, or not any more.
     #[error(
         "it does not keep consistency point {point:?}, or not any more; `pmof pool points` lists those that it keeps"
@@ -319,6 +335,24 @@ impl ReplicaError {
             | Self::Post(PostError::NotConnected(why))
             | Self::Operation(OperationError::ConnectionEnded(why)) => is_said(why),
             _ => false,
+        }
+    }
+
+    /// Whether the replica is no member of the pool any more, or never was.
+    pub fn is_of_no_member(&self) -> bool {
+        matches!(self, Self::NotAMember { .. } | Self::AnotherHistory { .. })
+    }
+
+    /// Why a replica is no member, by its state and those of the `members`.
+    pub(crate) fn of_no_member<'s>(
+        index: u16,
+        state: &PoolState,
+        members: impl Iterator<Item = &'s PoolState> + Clone,
+    ) -> Self {
+        let others = members.clone().map(|member| member.opening).max().unwrap_or(0);
+        match went_on_apart(index, state, members) {
+            true => Self::AnotherHistory { index, opening: state.opening, others },
+            false => Self::NotAMember { index },
         }
     }
 

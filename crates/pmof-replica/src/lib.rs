@@ -47,10 +47,10 @@ pub use member::Atomicity;
 pub use outbox::AtLagBound;
 pub use place::ReplicaPlace;
 pub use pool::{
-    Acknowledge, AsynchronousState, AsynchronousStatus, ChangeError, Differing, Event, Events, KeptPointStatus, Lane,
-    MemberPoints, MemberState, MemberStatus, Pending, Pool, PoolMembers, PoolOptions, PoolStatus, Promotion,
-    PromotionError, RemoteSetOptions, Repaired, ReplicaState, ReplicaStatus, Rollback, RollbackError, ScrubReport,
-    SetOptions, SpareState, SpareStatus,
+    Acknowledge, AsynchronousState, AsynchronousStatus, ChangeError, Differing, Event, Events, FormerMember,
+    FormerState, KeptPointStatus, Lane, MemberPoints, MemberState, MemberStatus, Pending, Pool, PoolMembers,
+    PoolOptions, PoolStatus, Promotion, PromotionError, RemoteSetOptions, Repaired, ReplicaState, ReplicaStatus,
+    Rollback, RollbackError, ScrubReport, SetOptions, SpareState, SpareStatus,
 };
 pub use receipt::{PersistFailure, Receipt, ReplicaReceipt};
 pub use remote_removal::RemoteRemoval;

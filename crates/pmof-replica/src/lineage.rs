@@ -193,6 +193,16 @@ pub(crate) fn was_never_in_sync(index: u16, state: &PoolState) -> bool {
     (is_blank && state.ancestors.is_empty()) || { epochs }.all(|epoch| !epoch.has(index))
 }
 
+/// Whether a replica that is no member of the pool went on after it had parted from the members: it confirmed an epoch of its own behind one that they know.
+pub(crate) fn went_on_apart<'s>(index: u16, state: &PoolState, members: impl Iterator<Item = &'s PoolState>) -> bool {
+    let known: HashSet<_> = members
+        .flat_map(|member| std::iter::once(&member.epoch).chain(&member.ancestors))
+        .map(|epoch| epoch.id)
+        .collect();
+    let has_own = state.is_confirmed && state.epoch.has(index) && !known.contains(&state.epoch.id);
+    has_own && state.ancestors.iter().any(|epoch| known.contains(&epoch.id))
+}
+
 /// Which of the replicas found belong together, and which have to catch up. An error where nothing says which of them count: each that does
 /// not belong to the others, by its position, and why. `made`: members that the pool has.
 pub(crate) fn agree(found: &[Found<'_>], made: u16) -> Result<Agreement, Vec<(usize, Apart)>> {

@@ -332,8 +332,7 @@ impl Standing {
 
     /// Whether it is no member of the pool any more, or never was: nobody waits for it, and it does not come back.
     pub(crate) fn is_removed(&self) -> bool {
-        let is_none =
-            |why: &ReplicaError| matches!(why, ReplicaError::NotAMember { .. } | ReplicaError::Asynchronous { .. });
+        let is_none = |why: &ReplicaError| why.is_of_no_member() || matches!(why, ReplicaError::Asynchronous { .. });
         self.failure().is_some_and(|why| is_none(why))
     }
 

@@ -71,10 +71,10 @@ pub use pmof_control::{ConsistencyPoint, Forced, PoolInfo, PoolRefusal};
 #[doc(inline)]
 pub use pmof_replica::{
     Acknowledge, AsynchronousState, AsynchronousStatus, AtLagBound, Atomicity, Background, ChangeError, Differing,
-    Event, Events, KeptPointStatus, Lane, MemberPoints, MemberState, MemberStatus, Pending, PersistFailure, Pool,
-    PoolError, PoolMembers, PoolOptions, PoolStatus, PoolUrl, Promotion, PromotionError, Receipt, ReplicaDomain,
-    ReplicaError, ReplicaPlace, ReplicaReceipt, ReplicaState, ReplicaStatus, Rollback, RollbackError, ScrubReport,
-    SetOptions, SpareState, SpareStatus, Survival, TargetOptions, list_pools,
+    Event, Events, FormerMember, FormerState, KeptPointStatus, Lane, MemberPoints, MemberState, MemberStatus, Pending,
+    PersistFailure, Pool, PoolError, PoolMembers, PoolOptions, PoolStatus, PoolUrl, Promotion, PromotionError, Receipt,
+    ReplicaDomain, ReplicaError, ReplicaPlace, ReplicaReceipt, ReplicaState, ReplicaStatus, Rollback, RollbackError,
+    ScrubReport, SetOptions, SpareState, SpareStatus, Survival, TargetOptions, list_pools,
 };
 
 #[doc(inline)]

@@ -27,7 +27,7 @@ use super::{
 /// Only the owner's own processes, and root's, may connect.
 const OWNER_ONLY: Mode = Mode::RUSR.union(Mode::WUSR);
 
-/// How long another target that starts or ends in the same directory is waited for: far longer than either takes.
+/// How long another target that starts in the same directory is waited for: far longer than that takes.
 const LOCK_TRIES: u32 = 100;
 const LOCK_PAUSE: Duration = Duration::from_millis(10);
 
@@ -81,8 +81,8 @@ impl ShmIncoming {
 
 impl Drop for ShmIncoming {
     fn drop(&mut self) {
-        let lock = lock_directory(&self.path);
-        if lock.is_ok() && identity(&self.path).is_ok_and(|found| found == self.identity) {
+        // Without the directory's lock, which whoever makes a pool there holds for long: while this socket listens nobody takes its file for a stale one.
+        if identity(&self.path).is_ok_and(|found| found == self.identity) {
             // One that stays is replaced by the next target.
             let _ = rustix::fs::unlink(&self.path);
         }
@@ -94,8 +94,7 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
     Ok((file.dev(), file.ino()))
 }
 
-/// Keeps other targets from starting or ending in the same directory: of two that find the same stale file, the second
-/// would remove the socket of the first.
+/// Keeps other targets from starting in the same directory: of two that find the same stale file, the second would remove the socket of the first.
 fn lock_directory(path: &Path) -> io::Result<OwnedFd> {
     let directory = path.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let named =
@@ -128,6 +127,8 @@ fn make_room(path: &Path) -> io::Result<()> {
     match is_listened_on(path) {
         Ok(true) => Err(taken("somebody listens there already")),
         Ok(false) => Ok(rustix::fs::unlink(path)?),
+        // Its target has just ended.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(taken(&format!("there is a socket, and whether its process lives is not known ({error})"))),
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
-use pmof::{ConsistencyPoint, PoolUrl, Promotion, PromotionError};
+use pmof::{ConsistencyPoint, FormerMember, FormerState, PoolUrl, Promotion, PromotionError, causes};
 use pmof_console::{
     output::{self, say, with_mend},
     reach::ConnectArgs,
@@ -11,10 +11,13 @@ use pmof_console::{
 };
 use serde::Serialize;
 
+use crate::failure;
+
 /// Make a pool of an asynchronous member, where all members that count are lost for good
 ///
 /// The pool has that one member, and what was written up to its last consistency point. What was written behind that is lost: the answer says how much that is, as far as the
-/// member knows. The former members must not be used any more, should they come back. The pool is marked as one that was forced: `pmof pool status` shows that until `pmof pool clear`.
+/// member knows. The former members are none of it: those that answer are told, are taken from a writer that has them, and lead to the new pool from then on. Those that do not answer are named: no program must open one that comes back before it was removed, or opened once where
+/// the new pool can be reached, which tells it. The pool is marked as one that was forced: `pmof pool status` shows that until `pmof pool clear`.
 #[derive(Debug, clap::Args)]
 pub(super) struct PromoteArgs {
     /// The asynchronous member: `tcp://HOST[:PORT]/POOL` and the like
@@ -45,6 +48,16 @@ struct PromoteReport {
     lost_ms: Option<u64>,
     /// How long the writer had not been heard of: what it wrote then is lost, too.
     silent_ms: Option<u64>,
+    former: Vec<FormerReport>,
+}
+
+#[derive(Debug, Serialize)]
+struct FormerReport {
+    index: u16,
+    url: Option<String>,
+    /// It knows durably that it is no member any more.
+    told: bool,
+    why_not: Option<String>,
 }
 
 pub(super) fn run(args: &PromoteArgs, connect: ConnectArgs) -> anyhow::Result<()> {
@@ -56,6 +69,9 @@ pub(super) fn run(args: &PromoteArgs, connect: ConnectArgs) -> anyhow::Result<()
     });
     let promotion = promotion.context("nothing was promoted")?;
     let report = PromoteReport::new(&args.url, &promotion);
+    for warning in promotion.former.iter().filter_map(|former| untold(former, &args.url)) {
+        failure::warn(&warning);
+    }
     if args.json {
         return output::print_json(&report);
     }
@@ -70,8 +86,31 @@ pub(super) fn run(args: &PromoteArgs, connect: ConnectArgs) -> anyhow::Result<()
     let bytes = report.lost_bytes.map_or_else(|| "an unknown number of".to_owned(), |bytes| bytes.to_string());
     say!("lost: {bytes} bytes, written in {}, as far as the member had heard", seconds(report.lost_ms));
     say!("lost too: all that was written since its writer was heard last, {} ago", seconds(report.silent_ms));
+    for FormerReport { url, .. } in report.former.iter().filter(|former| former.told) {
+        let url = url.as_deref().unwrap_or_default();
+        say!("{url} is no member any more, and leads here: `pmof pool rm {url}` removes it");
+    }
     say!("`pmof pool status` shows that it was forced, until `pmof pool clear`");
     Ok(())
+}
+
+/// What whoever promoted a member has to know of a former one that does not know it.
+fn untold(former: &FormerMember, promoted: &PoolUrl) -> Option<String> {
+    let FormerMember { index, url, .. } = former;
+    Some(match &former.state {
+        FormerState::Told => return None,
+        FormerState::Unknown => format!(
+            "former member {index} was not told that it is none any more, since its address is not known: no program must open it; remove it where it is found (pmof pool rm)"
+        ),
+        FormerState::GoesOn => format!(
+            "{url} is a member of the pool that {promoted} was removed from before, and goes on: two pools have one identity now; keep one of them, and never name both"
+        ),
+        FormerState::NotTold(why) => format!(
+            "{url} was not told that it is no member any more: {}; it takes itself for the pool, and no program must open it before it was removed (pmof pool rm {url}) or was opened once while {promoted} can be reached, which leads there and tells it",
+            causes(&**why)
+        ),
+        _ => format!("whether {url} knows that it is no member any more is not known"),
+    })
 }
 
 impl PromoteReport {
@@ -86,6 +125,23 @@ impl PromoteReport {
             lost_bytes: promotion.lost_bytes(),
             lost_ms: ms(promotion.lost_time()),
             silent_ms: ms(promotion.silent_time()),
+            former: promotion.former.iter().map(FormerReport::new).collect(),
         }
+    }
+}
+
+impl FormerReport {
+    fn new(former: &FormerMember) -> Self {
+        let FormerMember { index, ref url, ref state } = *former;
+        let (told, why_not) = match state {
+            FormerState::Told => (true, None),
+            FormerState::NotTold(why) => (false, Some(causes(&**why).to_string())),
+            FormerState::Unknown => (false, Some("its address is not known".to_owned())),
+            FormerState::GoesOn => {
+                (false, Some("its pool had removed the promoted one before, and goes on".to_owned()))
+            }
+            _ => (false, None),
+        };
+        Self { index, url: Some(url.clone()).filter(|url| !url.is_empty()), told, why_not }
     }
 }

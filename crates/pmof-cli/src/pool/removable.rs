@@ -100,8 +100,7 @@ fn is_former(url: &PoolUrl, other: &MemberStatus, connect: ConnectArgs) -> bool 
     }
     let Ok(found) = members(connect, [other, url]) else { return false };
     let state = |at: usize| found.members.get(at).map(|member| &member.state);
-    let is_removed = |why: &ReplicaError| matches!(why, ReplicaError::NotAMember { .. });
-    matches!((state(0), state(1)), (Some(MemberState::InSync), Some(MemberState::Foreign(why))) if is_removed(why))
+    matches!((state(0), state(1)), (Some(MemberState::InSync), Some(MemberState::Foreign(why))) if why.is_of_no_member())
 }
 
 fn others_left(url: &PoolUrl, member: &MemberStatus, left: &[&MemberStatus]) -> anyhow::Error {

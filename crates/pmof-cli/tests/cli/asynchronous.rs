@@ -30,9 +30,11 @@ fn a_member_is_added_shown_and_promoted() {
     assert!(shown.output.contains(" async    ") && shown.output.contains("at consistency point"), "{shown:?}");
     let error = options(&far).open().unwrap_err();
     assert!(format!("{:#}", pmof::causes(&error)).contains("pmof pool promote"), "{error}");
-    let said = pmof(["pool", "promote", &far]).done();
+    let promoted = pmof(["pool", "promote", &far]);
     let expected = ["is a pool of its own now", "it is at consistency point", "lost: 0 bytes, written in 0.0 s"];
-    assert!(expected.iter().all(|part| said.contains(part)), "{said}");
+    assert!(promoted.code == Some(0) && expected.iter().all(|part| promoted.output.contains(part)), "{promoted:?}");
+    let untold = format!("pmof: warning: {here} was not told that it is no member any more: ");
+    assert!(promoted.errors.starts_with(&untold) && promoted.errors.contains("pmof pool rm"), "{promoted:?}");
     let said = pmof(["pool", "status", &far]).done();
     assert!(said.contains("in sync    1 of 1, quorum 1\n") && said.contains("\nforced "), "{said}");
     let said = pmof(["pool", "clear", &far]).done();
@@ -42,6 +44,49 @@ fn a_member_is_added_shown_and_promoted() {
     let mut bytes = [0; 6];
     options(&spare).open().unwrap().read(0, &mut bytes).unwrap();
     assert_eq!(&bytes, b"orders");
+}
+
+/// Those that it followed lead to a promoted member, and say what they are.
+#[test]
+fn former_members_lead_to_the_promoted_one_and_are_another_history_where_they_went_on() {
+    let mut two: [Target; 2] = std::array::from_fn(|_| Target::start());
+    let [here, far] = std::array::from_fn(|at: usize| two[at].url("orders"));
+    options(&here).create(1 << 20).unwrap().close().unwrap();
+    pmof(["pool", "add", "--async", &here, &far]).done();
+    let said = pmof(["pool", "promote", "--force", &far]).done();
+    assert!(said.contains(&format!("{here} is no member any more, and leads here: `pmof pool rm {here}`")), "{said}");
+    let said = pmof(["pool", "status", &here]).done();
+    let foreign = |url: &str, said: &str| {
+        let line = said.lines().find(|line| line.contains(&format!(" foreign  {url} "))).map(str::to_owned);
+        line.unwrap_or_else(|| panic!("{said}"))
+    };
+    assert!(foreign(&here, &said).contains(": it is no member of the pool"), "{said}");
+    assert!(said.contains(&format!("in sync  {far}")), "{said}");
+    pmof(["pool", "rm", &here]).done();
+
+    let (here, far) = (two[0].url("apart"), two[1].url("apart"));
+    options(&here).create(1 << 20).unwrap().close().unwrap();
+    pmof(["pool", "add", "--async", &here, &far]).done();
+    two[0].kill();
+    let report: serde_json::Value = serde_json::from_str(&pmof(["pool", "promote", "--json", &far]).output).unwrap();
+    let former = &report["former"][0];
+    assert_eq!((&former["url"], &former["told"]), (&here.as_str().into(), &false.into()), "{report}");
+    options(&far).open().unwrap().close().unwrap();
+    two[1].kill();
+    two[0].restart();
+    let here = two[0].url("apart");
+    // As if nothing had been: it cannot reach the other one.
+    options(&here).open().unwrap().close().unwrap();
+    two[1].restart();
+    let far = two[1].url("apart");
+    let shown = pmof(["pool", "status", &here, &far]).done();
+    assert!(foreign(&here, &shown).contains(": it is another history of the same pool"), "{shown}");
+    pmof(["pool", "info", &here, &far]).differs(&[&here, "another history", "--min-replicas 1", "pmof pool rm"]);
+    let place = tempfile::tempdir().unwrap();
+    let copy = place.path().join("copy");
+    pmof(["cp", "--min-replicas", "1", &here, copy.to_str().unwrap()]);
+    assert!(copy.exists());
+    pmof(["pool", "rm", "--force", &here]).done();
 }
 
 /// What only the writer knows is shown while it has the pool open.

@@ -11,6 +11,7 @@ use uuid::Uuid;
 use super::{
     followers::Reading,
     opened::{check_distinct, place},
+    promoted::promoted,
     rosters::read_roster,
 };
 use crate::{
@@ -148,6 +149,10 @@ pub(super) fn survey(reach: &Reach, named: &[Arc<PoolUrl>]) -> Result<PoolMember
             let spares = spares_elsewhere(&roster, &asked(&answers));
             let asked = spares.iter().map(|url| Answer { may_be_none: true, ..ask(reach, &mut peers, url, None) });
             answers.extend(asked.collect::<Vec<_>>());
+        }
+        if let Some(uuid) = first(&answers).map(|first| first.header.pool_uuid) {
+            let promoted = promoted(reach, &roster, uuid, &asked(&answers));
+            answers.extend(promoted.iter().map(|promoted| ask(reach, &mut peers, &promoted.url, None)));
         }
         followed = Some(roster);
     }
@@ -290,6 +295,13 @@ fn judge(answers: Vec<Answer>) -> Result<PoolMembers, PoolError> {
     };
     let mut foreign: Vec<_> = answers.iter().map(|answer| answer.why_foreign(&first).map(Arc::new)).collect();
     let electorate = electorate(&answers, &foreign, first.header.replica_count);
+    let has = |info: &PoolInfo| electorate.has(info.header.replica_index, info.header.replica_uuid);
+    let of_pool = answers.iter().zip(&foreign).filter(|(_, why)| why.is_none());
+    let of_members: Vec<_> = of_pool
+        .filter_map(|(answer, _)| answer.info.as_ref().ok())
+        .filter(|info| has(info))
+        .map(|info| &info.state)
+        .collect();
     for (answer, why) in answers.iter().zip(&mut foreign) {
         let header = answer.info.as_ref().ok().map(|info| &info.header);
         let asynchronous =
@@ -297,9 +309,10 @@ fn judge(answers: Vec<Answer>) -> Result<PoolMembers, PoolError> {
         if let (Some(header), None) = (asynchronous, &why) {
             *why = Some(Arc::new(ReplicaError::Asynchronous { index: header.replica_index }));
         }
-        let removed = header.filter(|header| !electorate.has(header.replica_index, header.replica_uuid));
-        if let (Some(header), None) = (removed, &why) {
-            *why = Some(Arc::new(ReplicaError::NotAMember { index: header.replica_index }));
+        let removed = answer.info.as_ref().ok().filter(|info| !has(info));
+        if let (Some(info), None) = (removed, &why) {
+            let index = info.header.replica_index;
+            *why = Some(Arc::new(ReplicaError::of_no_member(index, &info.state, of_members.iter().copied())));
         }
     }
     let belongs = |position: &usize| foreign[*position].is_none() && answers[*position].info.is_ok();

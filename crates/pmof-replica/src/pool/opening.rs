@@ -203,8 +203,8 @@ impl Opening {
     /// What has a reader follow the pool's epochs.
     fn follow(self, said: Vec<(usize, Said)>) -> Follow {
         let is_none = |why: &ReplicaError| {
-            use ReplicaError::{Asynchronous, NotAMember, NotTheMember};
-            matches!(why, NotAMember { .. } | NotTheMember { .. } | Asynchronous { .. })
+            use ReplicaError::{Asynchronous, NotTheMember};
+            why.is_of_no_member() || matches!(why, NotTheMember { .. } | Asynchronous { .. })
         };
         let is_out = |at: usize| self.left_out.iter().any(|(of, why)| *of == at && is_none(why));
         let urls = (0..self.urls.len()).filter(|at| !is_out(*at)).map(|at| Arc::clone(&self.urls[at])).collect();
@@ -367,7 +367,7 @@ impl Opening {
             return Ok(());
         }
         let is_lost = |(_, why): &&(usize, Arc<ReplicaError>)| {
-            !matches!(**why, ReplicaError::NotAMember { .. } | ReplicaError::Asynchronous { .. })
+            !why.is_of_no_member() && !matches!(**why, ReplicaError::Asynchronous { .. })
         };
         let lost = self.left_out.iter().find(is_lost).or(self.left_out.first());
         if let (None, Some((position, why))) = (self.wanted.min_replicas, lost) {
@@ -490,6 +490,7 @@ impl Format for Opening {
             opened.extend(others);
             failed.extend(failed_others);
             heard.extend(self.hear_spares(&roster, &opened, uuid));
+            heard.extend(self.hear_promoted(&roster, uuid));
             followed = Some(roster);
         }
         let made = identity.map_or(0, |identity| identity.replica_count);

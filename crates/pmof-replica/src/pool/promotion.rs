@@ -5,8 +5,10 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use pmof_access::Durability;
 use pmof_control::{
     ANCESTORS_MAX, Claim, ConsistencyPoint, Epoch, OpenFor, PoolState, Reply, Request, Role, Roster, RosterMember,
+    RosterPart,
 };
 use uuid::Uuid;
 
@@ -14,8 +16,10 @@ use super::{
     PoolOptions,
     epochs::give_roster,
     followers::{Attached, fresh_area, is_definite, open_points, open_staging, points_options, staging_options},
+    members::hear,
     opened::{Checked, Identity, check_opened, place},
     opening::{failed, forced, millis},
+    promoted::is_promoted,
     rosters::read_roster,
 };
 use crate::{
@@ -27,7 +31,7 @@ use crate::{
 };
 
 /// What a pool is that was made of an asynchronous member, and what is lost.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Promotion {
     /// The point that it is at. `None`: a medium has lost which one.
     pub point: Option<ConsistencyPoint>,
@@ -35,6 +39,33 @@ pub struct Promotion {
     pub heard: Option<ConsistencyPoint>,
     /// When it was promoted, in milliseconds since 1970.
     pub unix_ms: u64,
+    /// The members that counted until then, and those that were promoted before.
+    pub former: Vec<FormerMember>,
+}
+
+/// A member of a pool until another one was promoted.
+#[derive(Clone, Debug)]
+pub struct FormerMember {
+    /// Its number among the members.
+    pub index: u16,
+    /// Where it was found last, as a pool URL; empty where that is not known.
+    pub url: String,
+    /// Whether it knows.
+    pub state: FormerState,
+}
+
+/// Whether a former member knows that it is none any more.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum FormerState {
+    /// It keeps that durably: opened alone it leads to the promoted one.
+    Told,
+    /// It does not: it could not be reached or opened. It is told when it is opened for writing while the promoted one can be reached; until then it takes itself for the pool.
+    NotTold(Arc<ReplicaError>),
+    /// It does not, and nobody knows where it is.
+    Unknown,
+    /// Its pool had removed the promoted one before, and goes on: there are two pools of one identity.
+    GoesOn,
 }
 
 impl Promotion {
@@ -83,11 +114,14 @@ pub enum PromotionError {
     },
     /// A member that counts answers.
     #[error(
-        "{member:#} answers, and has what the asynchronous member may lack: open the pool there; or give up what was written since the point (--force)"
+        "{member:#} answers{}, and has what the asynchronous member may lack: open the pool there; or give up what was written since the point (--force)",
+        writer.as_ref().map_or_else(String::new, |writer| format!(", is open for writing by {writer}"))
     )]
     MemberAnswers {
         /// The member.
         member: Arc<ReplicaPlace>,
+        /// Who has it open for writing.
+        writer: Option<String>,
     },
     /// The member never was at any point, or a medium has damaged what it keeps.
     #[error(
@@ -108,6 +142,7 @@ pub(super) struct NotAsynchronous {
 pub(super) struct Open {
     url: Arc<PoolUrl>,
     uuid: Uuid,
+    size_bytes: u64,
     roster: Roster,
     member: RosterMember,
     state: PoolState,
@@ -118,13 +153,15 @@ impl PoolOptions {
     /// Makes a pool of its own of the one asynchronous member that is named, at the consistency point that it is at: for a site that has lost all members that count. It has that one
     /// member, is closed, and is [opened](Self::open) and [extended](super::Pool::add) as any other. What was written behind the point is lost: the result says how much that is, as far as is known.
     ///
-    /// **The former members must not be used any more**, should they come back: they are another line of the same pool. Their writer does not follow this one up again.
-    /// `is_forced`: also where one of them answers. A writer that still has the member open keeps it from being promoted, unless this is to
+    /// The former members are none of it. Those that answer are told so durably, and are taken from a writer that has them open: what it goes on to acknowledge would be another history of the same pool. One that does not answer is told when it is
+    /// opened for writing while this one can be reached, and takes itself for the pool until then; a writer that has it open all the time is fenced when it reaches this one. [`Promotion::former`] says which know.
+    ///
+    /// `is_forced`: also where one of them answers. A writer that still has the promoted member open keeps it from being promoted, unless this is to
     /// [take it over](Self::take_over).
     ///
     /// It is marked as a pool that [was forced](super::PoolStatus::forced), until that [is known](super::Pool::clear_forced).
     ///
-    /// A crash in the middle leaves an asynchronous member, of which the same call makes a pool.
+    /// A crash in the middle leaves an asynchronous member, of which the same call makes a pool; or a pool that not all former members know of.
     ///
     /// # Errors
     /// [`PromotionError`].
@@ -136,26 +173,58 @@ impl PoolOptions {
             let replica = place(url);
             if is_witness { PromotionError::Witness { replica } } else { PromotionError::NotAsynchronous { replica } }
         })?;
-        let answers = |member| self.answers(member, open.uuid);
-        if let Some(member) = open.roster.counted().find_map(answers).filter(|_| !is_forced) {
-            return Err(PromotionError::MemberAnswers { member });
+        let former = self.former(&open);
+        if let Some(answering) = former.iter().find_map(Former::answering).filter(|_| !is_forced) {
+            let (member, writer) = (place(&answering.url), answering.writer.clone());
+            return Err(PromotionError::MemberAnswers { member, writer });
         }
         if !open.follower.is_at_point() {
             return Err(PromotionError::NoPoint { replica: place(url) });
         }
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let promotion = Promotion {
-            point: open.follower.point().cloned(),
-            heard: open.follower.heard().cloned(),
-            unix_ms: since.as_millis().try_into().unwrap_or(u64::MAX),
-        };
-        open.found_pool()?;
+        let (point, heard) = (open.follower.point().cloned(), open.follower.heard().cloned());
+        // Newer than what any of them keeps: whoever meets several goes by the newest.
+        let version = former.iter().filter_map(Former::version).fold(open.roster.version, u64::max);
+        let roster = open.found_pool(version)?;
         drop(open);
         // It is of no use any more; a later addition there takes it away.
         let require = self.durability()?;
         let areas = [staging_options(&self.reach, url, require), points_options(&self.reach, url, require)];
         areas.into_iter().flatten().for_each(|area| drop(area.remove()));
-        Ok(promotion)
+        let unix_ms = since.as_millis().try_into().unwrap_or(u64::MAX);
+        let former = former.into_iter().map(|former| former.told(&roster)).collect();
+        Ok(Promotion { point, heard, unix_ms, former })
+    }
+
+    /// What is found of the members that counted, and of those that were promoted before.
+    fn former(&self, open: &Open) -> Vec<Former> {
+        let is_other = |member: &&RosterMember| member.role != Role::Spare && member.index != open.member.index;
+        let ask = |member: &RosterMember| {
+            let found = member.url.parse().ok().map(|url| self.answering(Arc::new(url), open).map_err(Arc::new));
+            let is_pool = member.counts() || matches!(&found, Some(Ok(answering)) if answering.is_promoted);
+            is_pool.then(|| Former { index: member.index, url: member.url.clone(), found })
+        };
+        open.roster.members.iter().filter(is_other).filter_map(ask).collect()
+    }
+
+    /// A replica of the pool at this address, and not the one that is to be promoted.
+    fn answering(&self, url: Arc<PoolUrl>, open: &Open) -> Result<Answering, ReplicaError> {
+        let site = self.reach.site(&mut self.reach.peers(), &url)?;
+        let (info, roster) = hear(&site, &url)?;
+        let header = &info.header;
+        if header.pool_uuid != open.uuid {
+            let (uuid, found_uuid, found_bytes) = (open.uuid, header.pool_uuid, header.size_bytes);
+            return Err(ReplicaError::Mismatch { uuid, found_uuid, size_bytes: open.size_bytes, found_bytes });
+        }
+        let (index, found) = (open.member.index, header.replica_index);
+        if open.member.is(found, header.replica_uuid) {
+            return Err(ReplicaError::NotTheMember { index, found });
+        }
+        let counts = |roster: &&Roster| roster.counted().any(|member| member.is(found, header.replica_uuid));
+        let has_promoted = |roster: &Roster| roster.members.iter().any(|member| is_own(member, &open.member));
+        let is_promoted = open.roster.member(found).is_some_and(|member| !member.counts()) && is_promoted(&info);
+        let is_newer = roster.as_ref().filter(counts).is_some_and(|roster| !has_promoted(roster));
+        Ok(Answering { url, site, roster, writer: info.open_by, is_promoted, goes_on: is_newer && !is_promoted })
     }
 
     /// Opens an asynchronous member, and nobody else has it then; applies what is staged. The inner error: it is none.
@@ -176,8 +245,8 @@ impl PoolOptions {
         let identity = identity.ok_or_else(|| of(ReplicaError::Unexpected))?;
         let asked = site.send(&Request::Roster { offset: 0 }).map_err(of)?;
         let roster = read_roster(&site, asked).map_err(of)?.unwrap_or_else(|| Roster::made(identity.replica_count));
-        let is_own = |member: &&RosterMember| member.is(index, replica_uuid) && member.role == Role::Asynchronous;
-        let Some(member) = roster.members.iter().find(is_own).cloned() else {
+        let is_found = |member: &&RosterMember| member.is(index, replica_uuid) && member.role == Role::Asynchronous;
+        let Some(member) = roster.members.iter().find(is_found).cloned() else {
             // As it was found.
             let _ = site.ask(&Request::Close { in_order: false });
             let is_witness = |member: &RosterMember| member.role == Role::Witness && member.is(index, replica_uuid);
@@ -194,23 +263,82 @@ impl PoolOptions {
         let attached = Attached::new((data, state.mark), staging, points);
         let (staging_bytes, keep) = (attached.staging_bytes(), Keep { count: None, fresh: fresh_area() });
         let follower = Follower::open(attached, staging_bytes, identity.size_bytes, keep).map_err(lost)?;
-        Ok(Ok(Open { url: Arc::clone(url), uuid: identity.uuid, roster, member, state, follower }))
-    }
-
-    /// Where a member that counts is, if it answers there.
-    fn answers(&self, member: &RosterMember, uuid: Uuid) -> Option<Arc<ReplicaPlace>> {
-        let url = Arc::new(member.url.parse::<PoolUrl>().ok()?);
-        let site: Site = self.reach.site(&mut self.reach.peers(), &url).ok()?;
-        match site.ask_when_free(&Request::Info { name: url.name.clone() }) {
-            Ok(Reply::Info(info)) if info.header.pool_uuid == uuid => Some(place(&url)),
-            _ => None,
-        }
+        let Identity { uuid, size_bytes, .. } = identity;
+        Ok(Ok(Open { url: Arc::clone(url), uuid, size_bytes, roster, member, state, follower }))
     }
 }
 
+/// One that is about to be a former member.
+struct Former {
+    index: u16,
+    url: String,
+    /// `None`: nobody knows where it is.
+    found: Option<Result<Answering, Arc<ReplicaError>>>,
+}
+
+/// A replica that answers.
+struct Answering {
+    url: Arc<PoolUrl>,
+    site: Site,
+    roster: Option<Roster>,
+    writer: Option<String>,
+    /// It was an asynchronous member itself.
+    is_promoted: bool,
+    /// It is a member of its pool, which has removed the one that is to be promoted.
+    goes_on: bool,
+}
+
+fn is_own(member: &RosterMember, own: &RosterMember) -> bool {
+    member.role == Role::Asynchronous && member.is(own.index, own.replica_uuid)
+}
+
+impl Former {
+    fn answering(&self) -> Option<&Answering> {
+        self.found.as_ref()?.as_ref().ok()
+    }
+
+    fn version(&self) -> Option<u64> {
+        let answering = self.answering().filter(|answering| !answering.goes_on)?;
+        answering.roster.as_ref().map(|roster| roster.version)
+    }
+
+    /// Has it keep who the members are now.
+    fn told(self, roster: &Roster) -> FormerMember {
+        let state = match self.found {
+            None => FormerState::Unknown,
+            Some(Ok(answering)) if answering.goes_on => FormerState::GoesOn,
+            Some(found) => match found.and_then(|answering| answering.supersede(roster).map_err(Arc::new)) {
+                Ok(()) => FormerState::Told,
+                Err(why) => FormerState::NotTold(why),
+            },
+        };
+        FormerMember { index: self.index, url: self.url, state }
+    }
+}
+
+impl Answering {
+    /// Takes it from a writer, if it has one.
+    fn supersede(&self, roster: &Roster) -> Result<(), ReplicaError> {
+        let (name, require) = (self.url.name.clone(), Durability::Visible);
+        self.site.ask_when_free(&Request::TakeOver { name, require, silent_ms: 0, claim: Claim::None })?;
+        tell_roster(&self.site, roster)?;
+        // As it was found.
+        self.site.ask(&Request::Close { in_order: false }).map(drop)
+    }
+}
+
+/// Has a replica that is open for writing keep a roster.
+pub(super) fn tell_roster(site: &Site, roster: &Roster) -> Result<(), ReplicaError> {
+    let encoded = roster.encode().map_err(|_| ReplicaError::Unexpected)?;
+    RosterPart::requests(&encoded).try_for_each(|request| match site.ask(&request)? {
+        Reply::RosterSet => Ok(()),
+        _ => Err(ReplicaError::Unexpected),
+    })
+}
+
 impl Open {
-    /// Has the member be the only one of its pool, and in sync. Until the last step it is an asynchronous member for whoever opens it.
-    fn found_pool(&self) -> Result<(), PromotionError> {
+    /// Has the member be the only one of its pool, and in sync. Until the last step it is an asynchronous member for whoever opens it. Returns the roster that it keeps, which is newer than `version`.
+    fn found_pool(&self, version: u64) -> Result<Roster, PromotionError> {
         let control = self.follower.memory().data.control();
         let lost = |source| PoolError::Replica { replica: place(&self.url), source };
         let control: &Control = control.ok_or_else(|| lost(Arc::new(ReplicaError::Unexpected)))?;
@@ -222,14 +350,15 @@ impl Open {
         tell(&begin, &Reply::Begun)?;
         tell(&Request::Confirm { epoch: epoch.id }, &Reply::Confirmed)?;
         let member = RosterMember { role: Role::Data, ..self.member.clone() };
-        // Whoever opens the former members goes on apart from this one, and nobody keeps them from that.
+        // Whoever opens former members that know nothing of this one goes on apart from it.
         let mark = forced::mark(opening, state.epoch.id, 1 << index, self.roster.indexes());
-        let roster = settled_behind(&self.roster, vec![member], opening).forced_by(mark);
+        let former = Roster { version, ..self.roster.clone() };
+        let roster = settled_behind(&former, vec![member], opening).forced_by(mark);
         if !give_roster(control, &roster) {
             let why = control.check_in_use().err().unwrap_or_else(|| Arc::new(ReplicaError::Unexpected));
             return Err(lost(why).into());
         }
         tell(&Request::Close { in_order: true }, &Reply::Closed)?;
-        Ok(())
+        Ok(roster)
     }
 }

@@ -78,7 +78,8 @@ pub(super) fn promote(world: &mut World) {
     if !world.truth.is_at(&point, &image.pages()) {
         world.truth.violate(|| format!("promoted at {point:?}, the member holds {:?}", image.pages()));
     }
-    let promotion = Promotion { point: Some(point.clone()), heard, unix_ms: world.step + WALL_CLOCK_MS };
+    let promotion =
+        Promotion { point: Some(point.clone()), heard, unix_ms: world.step + WALL_CLOCK_MS, former: Vec::new() };
     check_loss(world, &promotion);
     roll_back_somewhere(world, &mut follower);
     let pages = image.pages();

@@ -21,6 +21,7 @@ mod late;
 mod lying;
 mod members;
 mod points;
+mod promoted;
 mod readers;
 mod reopened;
 mod returns;

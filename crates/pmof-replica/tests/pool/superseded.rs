@@ -18,14 +18,14 @@ use crate::support::*;
 const POOL_BYTES: u64 = 1 << 20;
 
 /// A path to a target that can be cut, and is passable again later.
-struct Path {
-    url: String,
+pub(crate) struct Path {
+    pub(crate) url: String,
     is_open: Arc<AtomicBool>,
     streams: Arc<Mutex<Vec<TcpStream>>>,
 }
 
 impl Path {
-    fn to(target: &Target) -> Self {
+    pub(crate) fn to(target: &Target) -> Self {
         let there = target.address().to_string().trim_start_matches("tcp://").to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("tcp://{}/orders", listener.local_addr().unwrap());
@@ -52,13 +52,18 @@ impl Path {
         path
     }
 
-    fn cut(&self) {
+    /// Lets no more connections through; those that there are stay.
+    pub(crate) fn close(&self) {
+        self.is_open.store(false, Ordering::Relaxed);
+    }
+
+    pub(crate) fn cut(&self) {
         let mut streams = self.streams.lock();
         self.is_open.store(false, Ordering::Relaxed);
         streams.drain(..).for_each(|stream| drop(stream.shutdown(Shutdown::Both)));
     }
 
-    fn heal(&self) {
+    pub(crate) fn heal(&self) {
         self.is_open.store(true, Ordering::Relaxed);
     }
 }
@@ -112,7 +117,7 @@ fn superseded(three: &Three) -> (Pool, Pool) {
     assert!(old.persist(64, b"alone").unwrap_err().is_replica_lost());
     let named = options([&three.targets[1], &three.targets[2]].map(|target| target.url("orders")));
     // It does not find the first member, whose address is that of the old writer's path.
-    three.paths[0].is_open.store(false, Ordering::Relaxed);
+    three.paths[0].close();
     let new = named.take_over(Duration::ZERO).open_waiting(LONG).unwrap();
     new.persist(0, b"newer").unwrap();
     (old, new)
@@ -148,7 +153,7 @@ fn a_takeover_that_reaches_too_few_fences_nobody() {
     let writer = three.writer().create(POOL_BYTES).unwrap();
     writer.persist(0, b"first").unwrap();
     // The connections live; the other two members are out of everybody else's reach.
-    three.paths[..2].iter().for_each(|path| path.is_open.store(false, Ordering::Relaxed));
+    three.paths[..2].iter().for_each(Path::close);
     let error = options([three.targets[2].url("orders")]).take_over(Duration::ZERO).open().unwrap_err();
     assert!(!error.is_fenced() && !error.is_busy(), "{error:?}");
     assert!(!writer.persist(0, b"later").unwrap().is_degraded());

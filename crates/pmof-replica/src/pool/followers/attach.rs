@@ -26,6 +26,7 @@ use crate::{
         epochs::Epochs,
         events::Event,
         opened::{Checked, check_opened},
+        promoted::look,
     },
     reach::Reach,
     site::Site,
@@ -390,7 +391,7 @@ impl Followers {
             return Err(Stop::Rejected(Arc::new(ReplicaError::NotTheMember { index, found })));
         }
         // One that was promoted, or that a later writer has, is not touched.
-        self.check_own(&epochs, index, &info.state)?;
+        self.check_own(&epochs, index, &info.state).inspect_err(|_| self.fence_if_promoted(pool, &epochs, url))?;
         let own = following.told.lock().epoch.filter(|epoch| *epoch == info.state.epoch.id);
         let current = epochs.lock().view().epoch();
         // From this writer's own connection, or from a writer before it, which may hang. That one is not granted it again: it does not know the epoch.
@@ -422,6 +423,17 @@ impl Followers {
             remove_points(&self.reach, url, self.require, uuid);
         }
         Ok(follower)
+    }
+
+    /// Has the pool be written no more where a pool was made of its asynchronous member: what it acknowledged from here on would be another history of that one.
+    fn fence_if_promoted(&self, pool: &Weak<Shared>, epochs: &Epochs, url: &Arc<PoolUrl>) {
+        let Ok(Some(promoted)) = look(&self.reach, url, self.identity.uuid) else { return };
+        if epochs.roster().is_none_or(|own| own.age() >= promoted.roster.age()) {
+            return;
+        }
+        if let Some(Ok(open)) = pool.upgrade().map(|shared| shared.hold()) {
+            open.fence(&format!("whoever made a pool of its asynchronous member {url} (pmof pool promote)"));
+        }
     }
 
     /// Tells a member whose data is open of the epoch, and opens its areas.

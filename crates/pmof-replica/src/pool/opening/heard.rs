@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pmof_control::{OpenFor, PoolState, Roster};
+use pmof_control::{OpenFor, PoolInfo, PoolState, Roster};
 use uuid::Uuid;
 
 use super::{Opened, Opening};
@@ -10,7 +10,10 @@ use crate::{
     PoolUrl,
     electorate::{Electorate, Word},
     lineage::Found,
-    pool::members::hear,
+    pool::{
+        members::hear,
+        promoted::{Promoted, promoted},
+    },
     roster::{elsewhere, lacks, newest, spares_elsewhere},
 };
 
@@ -24,6 +27,11 @@ pub(super) struct Heard {
 }
 
 impl Heard {
+    fn new(info: &PoolInfo, roster: Roster) -> Self {
+        let (index, replica_uuid) = (info.header.replica_index, info.header.replica_uuid);
+        Self { index, replica_uuid, state: info.state.clone(), roster }
+    }
+
     /// Its word, unless it was opened since.
     pub(super) fn word(&self, opened: &[Opened]) -> Option<Word<'_>> {
         let is_open = opened.iter().any(|opened| opened.replica_uuid == self.replica_uuid);
@@ -42,6 +50,12 @@ impl Opening {
         spares.iter().filter_map(|url| self.hear(url, roster, uuid)).collect()
     }
 
+    /// What those say of which a pool was made, of the asynchronous members of `roster`: whoever keeps that roster is no member of it.
+    pub(super) fn hear_promoted(&self, roster: &Roster, uuid: Uuid) -> Vec<Heard> {
+        let promoted = promoted(&self.wanted.reach, roster, uuid, &self.urls);
+        promoted.into_iter().map(|Promoted { info, roster, .. }| Heard::new(&info, roster)).collect()
+    }
+
     /// What others say that know better than those that are open, where these are to go on with too few members: they may be none any more.
     pub(super) fn hear_all(&mut self, opened: &[Opened], access: OpenFor, uuid: Uuid) -> Vec<Heard> {
         let mut heard: Vec<Heard> = Vec::new();
@@ -50,11 +64,14 @@ impl Opening {
         }
         let (mut asked, found) = (self.urls.clone(), self.found(opened));
         let mut followed = newest(opened.iter().filter_map(|opened| opened.roster.as_ref())).cloned();
-        while let Some(roster) = followed.take().filter(|roster| lacks(roster, &found)) {
-            let members = elsewhere(&roster, &found, &asked).into_iter().map(|other| other.url);
-            let urls: Vec<Arc<PoolUrl>> = members.chain(spares_elsewhere(&roster, &asked)).collect();
-            let fresh: Vec<_> = urls.iter().filter_map(|url| self.hear(url, &roster, uuid)).collect();
-            asked.extend(urls);
+        while let Some(roster) = followed.take() {
+            let mut fresh = self.hear_promoted(&roster, uuid);
+            if lacks(&roster, &found) {
+                let members = elsewhere(&roster, &found, &asked).into_iter().map(|other| other.url);
+                let urls: Vec<Arc<PoolUrl>> = members.chain(spares_elsewhere(&roster, &asked)).collect();
+                fresh.extend(urls.iter().filter_map(|url| self.hear(url, &roster, uuid)));
+                asked.extend(urls);
+            }
             followed = newest(fresh.iter().map(|heard| &heard.roster)).cloned();
             heard.extend(fresh);
         }
@@ -66,8 +83,7 @@ impl Opening {
         let site = self.wanted.reach.site(&mut self.peers, url).ok()?;
         let (info, newer) = hear(&site, url).ok()?;
         let newer = newer.filter(|newer| info.header.pool_uuid == uuid && newer.age() > roster.age())?;
-        let (index, replica_uuid) = (info.header.replica_index, info.header.replica_uuid);
-        Some(Heard { index, replica_uuid, state: info.state, roster: newer })
+        Some(Heard::new(&info, newer))
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pmof_control::{OpenFor, RosterMember};
 
 use super::{Failed, Opened, Opening, place, release};
-use crate::{PoolError, PoolUrl, ReplicaError, electorate::Electorate};
+use crate::{PoolError, PoolUrl, ReplicaError, electorate::Electorate, pool::promotion::tell_roster};
 
 impl Opening {
     /// Releases what is no member of the pool: one that was removed, or that was to come and never did. Where nothing else is there, whoever reads may
@@ -25,9 +25,15 @@ impl Opening {
             return;
         }
         let (members, others): (Vec<_>, Vec<_>) = std::mem::take(opened).into_iter().partition(is_member);
-        for Opened { position, index, site, .. } in others {
+        for Opened { position, index, site, state, roster, .. } in others {
+            let kept = electorate.settled().filter(|_| access == OpenFor::Write);
+            if let Some(newer) = kept.filter(|newer| roster.is_some_and(|kept| kept.age() < newer.age())) {
+                // So that it leads to the members also where none of them can be reached. Who they are does not depend on it.
+                let _ = tell_roster(&site, newer);
+            }
             release(&site);
-            self.left_out.push((position, Arc::new(ReplicaError::NotAMember { index })));
+            let why = ReplicaError::of_no_member(index, &state, members.iter().map(|member| &member.state));
+            self.left_out.push((position, Arc::new(why)));
         }
         *opened = members;
     }

@@ -1,0 +1,73 @@
+//! Whether a pool was made of an asynchronous member, of which those that it followed may know nothing.
+
+use std::{
+    sync::{Arc, mpsc},
+    thread,
+    time::{Duration, Instant},
+};
+
+use pmof_control::{PoolInfo, Reply, Request, Role, Roster};
+use uuid::Uuid;
+
+use super::members::hear;
+use crate::{PoolUrl, ReplicaError, TargetUrl, reach::Reach};
+
+/// How long an opening waits for the word of asynchronous members, none of which it needs.
+const WAIT: Duration = Duration::from_secs(1);
+
+/// A pool that was made of an asynchronous member.
+#[derive(Debug)]
+pub(super) struct Promoted {
+    pub(super) url: Arc<PoolUrl>,
+    pub(super) info: Box<PoolInfo>,
+    pub(super) roster: Roster,
+}
+
+/// Those of the asynchronous members of `roster` that were promoted since, by their own word, which is not waited for long. Those at the addresses `asked` are not asked again, nor any where this process
+/// would have to start a program or open a file.
+pub(super) fn promoted(reach: &Reach, roster: &Roster, uuid: Uuid, asked: &[Arc<PoolUrl>]) -> Vec<Promoted> {
+    let members = roster.members.iter().filter(|member| member.role == Role::Asynchronous);
+    let urls = members.filter_map(|member| member.url.parse::<PoolUrl>().ok());
+    let may_be_asked =
+        |url: &PoolUrl| matches!(url.target, TargetUrl::Address(_)) && asked.iter().all(|asked| **asked != *url);
+    let urls: Vec<_> = urls.filter(may_be_asked).collect();
+    let (told, said) = mpsc::channel();
+    for url in urls {
+        let (connect_timeout, loss_timeout) = (reach.connect_timeout.min(WAIT), reach.loss_timeout.min(WAIT));
+        let (reach, told) = (Reach { connect_timeout, loss_timeout, ..reach.clone() }, told.clone());
+        let ask = move || {
+            if let Ok(Some(promoted)) = look(&reach, &Arc::new(url), uuid) {
+                // Whoever asked may have gone on.
+                let _ = told.send(promoted);
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("pmof-pool-hear".to_owned()).spawn(ask) {
+            log::warn!("no thread to ask an asynchronous member could be started: {error}");
+        }
+    }
+    drop(told);
+    let until = Instant::now() + WAIT;
+    let next = || said.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
+    std::iter::from_fn(next).filter(|promoted| promoted.roster.age() > roster.age()).collect()
+}
+
+/// What is at an address of an asynchronous member, if it was promoted.
+pub(super) fn look(reach: &Reach, url: &Arc<PoolUrl>, uuid: Uuid) -> Result<Option<Promoted>, ReplicaError> {
+    let site = reach.site(&mut reach.peers(), url)?;
+    let Reply::Info(info) = site.ask_when_free(&Request::Info { name: url.name.clone() })? else {
+        return Err(ReplicaError::Unexpected);
+    };
+    if info.header.pool_uuid != uuid || !is_promoted(&info) {
+        return Ok(None);
+    }
+    let (info, roster) = hear(&site, url)?;
+    let counts =
+        |roster: &Roster| roster.counted().any(|member| member.is(info.header.replica_index, info.header.replica_uuid));
+    let roster = roster.filter(counts);
+    Ok(roster.map(|roster| Promoted { url: Arc::clone(url), info, roster }))
+}
+
+/// Whether what was an asynchronous member has an epoch of its own: no other epoch counts one.
+pub(super) fn is_promoted(info: &PoolInfo) -> bool {
+    info.state.epoch.has(info.header.replica_index)
+}
