@@ -193,15 +193,15 @@ fn the_socket_goes_with_its_listener_whoever_holds_the_directory() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("s");
     let listener = open().listen(&*socket, ListenOptions::default()).unwrap();
-    let held = std::fs::File::open(directory.path()).unwrap();
+    let held = fs::File::open(directory.path()).unwrap();
     rustix::fs::flock(&held, rustix::fs::FlockOperation::LockShared).unwrap();
     drop(listener);
     assert!(!socket.exists());
     // What somebody else has put there stays.
     drop(held);
     let listener = open().listen(&*socket, ListenOptions::default()).unwrap();
-    std::fs::rename(&socket, directory.path().join("away")).unwrap();
-    std::fs::write(&socket, b"another's").unwrap();
+    fs::rename(&socket, directory.path().join("away")).unwrap();
+    fs::write(&socket, b"another's").unwrap();
     drop(listener);
     assert!(socket.exists());
 }

@@ -11,6 +11,7 @@ use pmof_console::{
     words::{Level, MethodName, parsed},
 };
 use serde::Serialize;
+use uuid::Uuid;
 
 use self::{
     checksums::{Checksums, ExpectedWindow},
@@ -96,6 +97,8 @@ struct Report {
     source: String,
     destination: String,
     direction: &'static str,
+    /// The pool that was read or made.
+    pool_uuid: String,
     len_bytes: u64,
     /// Bytes that were moved, without the holes of a sparse file.
     moved_bytes: u64,
@@ -147,6 +150,7 @@ impl fmt::Display for Degraded {
 
 /// What an upload and a download both report.
 struct Copied {
+    pool_uuid: Uuid,
     len_bytes: u64,
     moved_bytes: u64,
     receipt: Option<Receipt>,
@@ -195,6 +199,7 @@ pub(crate) fn run(args: &CpArgs) -> anyhow::Result<()> {
             source: args.source.to_string(),
             destination: args.destination.to_string(),
             direction: if matches!(args.source, Place::File(_)) { "upload" } else { "download" },
+            pool_uuid: copied.pool_uuid.to_string(),
             len_bytes: copied.len_bytes,
             moved_bytes: copied.moved_bytes,
             elapsed_ms: start.elapsed().as_millis() as u64,
@@ -208,10 +213,12 @@ pub(crate) fn run(args: &CpArgs) -> anyhow::Result<()> {
     }
     let verified = if args.no_verify { "not verified" } else { "verified" };
     let mut text = format!("copied {} in {seconds:.2} s, {verified}\n", output::size(copied.len_bytes));
-    if let Some(receipt) = &copied.receipt {
-        text += &receipt.to_string();
-        text.push('\n');
+    match &copied.receipt {
+        Some(receipt) => text += &receipt.to_string(),
+        // An address does not say which pool it is.
+        None => text = text + "read of pool " + &copied.pool_uuid.to_string(),
     }
+    text.push('\n');
     Ok(output::print(&text)?)
 }
 

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::{
     ChangeError, PersistFailure, PoolUrl, PoolUrlError, ReplicaPlace, TargetUrl,
-    lineage::{Apart, went_on_apart},
+    lineage::{Apart, Outsider},
 };
 
 /// What a pool set says of a replica's place cannot be.
@@ -95,7 +95,7 @@ pub enum ReplicaError {
     },
     /// The replica belongs to another pool, or has another size.
     #[error(
-        "it is of pool {found_uuid} with {found_bytes} bytes, the first replica of pool {uuid} with {size_bytes} bytes: name replicas of one pool"
+        "it is of pool {found_uuid} with {found_bytes} bytes, the first replica of pool {uuid} with {size_bytes} bytes: name replicas of one pool, and put back the right file where that of another pool lies"
     )]
     Mismatch {
         /// The first replica's pool.
@@ -117,7 +117,7 @@ pub enum ReplicaError {
     },
     /// The replica was left behind: others went on without it, so it may lack writes that were acknowledged.
     #[error(
-        "it was left behind at opening {opening}: the others went on without it, are at {newest}, and may have acknowledged writes since; bring back one that has everything, and it catches up"
+        "it was left behind at opening {opening}: the others went on without it, are at {newest}, and may have acknowledged writes since; it catches up when the pool is opened for writing with one that has everything (pmof pool scrub)"
     )]
     LeftBehind {
         /// Its last opening.
@@ -127,7 +127,7 @@ pub enum ReplicaError {
     },
     /// The replica's file was replaced by an older copy: it took part in openings that it knows nothing of.
     #[error(
-        "its file is an older copy: it took part in openings up to {newest} and holds the state of opening {opening}; put back the newest file, or bring back one that has everything; or remove it there (pmof pool rm) and replace it (pmof pool replace)"
+        "its file is an older copy: it took part in openings up to {newest} and holds the state of opening {opening}; it catches up when the pool is opened for writing with enough members without it (pmof pool scrub); else put back the newest file, or bring back another member that has everything; of two members go on without it (pmof pool remove --force), remove it there (pmof pool rm), and add it anew (pmof pool add)"
     )]
     RolledBack {
         /// The opening whose state it has.
@@ -137,7 +137,7 @@ pub enum ReplicaError {
     },
     /// The replica is at the same opening as the others, and lacks what was acknowledged in it.
     #[error(
-        "it is an older state of opening {opening} (at mark {mark}, the others are at {newest}): its file is a copy made while the pool was open, or its medium lost what it had called durable; put back the newest file, or bring back one that has everything, or replace it (pmof pool replace); or copy the pool without it (pmof cp --min-replicas) to a new name on all targets"
+        "it is an older state of opening {opening} (at mark {mark}, the others are at {newest}): its file is a copy made while the pool was open, or its medium lost what it had called durable; it catches up when the pool is opened for writing with enough members without it (pmof pool scrub); else put back the newest file, or bring back another member that has everything, or copy the pool without it (pmof cp --min-replicas) to a new name on all targets"
     )]
     Stale {
         /// The opening.
@@ -216,6 +216,15 @@ pub enum ReplicaError {
         opening: u64,
         /// The last opening of the members.
         others: u64,
+    },
+    /// The replica and the members have the pool's identity in common, and no epoch: one of the two was made of an export, or they parted too long ago to know.
+    #[error(
+        "it is no member of the pool that the others are of, which has the same identity and nothing else in common with it, as where one was made by `pmof pool import`: name the replicas of one of the two only; \
+         before you remove either, see which it is (pmof pool status of each alone)"
+    )]
+    SameIdentity {
+        /// Which of the pool's replicas it says that it is.
+        index: u16,
     },
     /// The member keeps no such consistency point, or not any more.
     #[error(
@@ -340,7 +349,7 @@ impl ReplicaError {
 
     /// Whether the replica is no member of the pool any more, or never was.
     pub fn is_of_no_member(&self) -> bool {
-        matches!(self, Self::NotAMember { .. } | Self::AnotherHistory { .. })
+        matches!(self, Self::NotAMember { .. } | Self::AnotherHistory { .. } | Self::SameIdentity { .. })
     }
 
     /// Why a replica is no member, by its state and those of the `members`.
@@ -350,9 +359,10 @@ impl ReplicaError {
         members: impl Iterator<Item = &'s PoolState> + Clone,
     ) -> Self {
         let others = members.clone().map(|member| member.opening).max().unwrap_or(0);
-        match went_on_apart(index, state, members) {
-            true => Self::AnotherHistory { index, opening: state.opening, others },
-            false => Self::NotAMember { index },
+        match Outsider::of(index, state, members) {
+            Outsider::Unrelated => Self::SameIdentity { index },
+            Outsider::WentOn => Self::AnotherHistory { index, opening: state.opening, others },
+            Outsider::Left => Self::NotAMember { index },
         }
     }
 
@@ -438,6 +448,24 @@ pub enum PoolError {
     NoneOpened {
         /// All that were named, and why.
         replicas: Vec<(Arc<ReplicaPlace>, Arc<ReplicaError>)>,
+    },
+    /// Fewer members can be opened than an opening needs, since one is out of reach or unfit.
+    #[error(
+        "{here} of the pool's {made} members can be opened, and it takes {needed} to know that no other goes on without them: bring back as many, or read what is there with fewer \
+         (min_replicas, pmof cp --min-replicas){}; {replica:#} failed",
+        if *made == 2 { "; or, where the other one is lost for good, go on without it (pmof pool replace --force)" } else { "" }
+    )]
+    TooFew {
+        /// Members that can be opened.
+        here: usize,
+        /// Members that the pool has.
+        made: usize,
+        /// Members that it takes.
+        needed: usize,
+        /// One of those that cannot.
+        replica: Arc<ReplicaPlace>,
+        /// Why.
+        source: Arc<ReplicaError>,
     },
     /// Fewer replicas can be opened together than the opening needs.
     #[error(
@@ -723,7 +751,10 @@ impl PoolError {
     /// What went wrong with a replica, if that is what this says; of several, with the first that was fenced, or else the first.
     pub fn replica_error(&self) -> Option<&ReplicaError> {
         match self {
-            Self::Replica { source, .. } | Self::Target { source, .. } | Self::NoneLeft { source, .. } => Some(source),
+            Self::Replica { source, .. }
+            | Self::Target { source, .. }
+            | Self::NoneLeft { source, .. }
+            | Self::TooFew { source, .. } => Some(source),
             Self::Persist(failure) => {
                 let fenced = failure.failed.iter().find(|(_, why)| why.is_fenced());
                 fenced.or(failure.failed.first()).map(|(_, source)| &**source)

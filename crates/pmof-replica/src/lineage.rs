@@ -193,14 +193,31 @@ pub(crate) fn was_never_in_sync(index: u16, state: &PoolState) -> bool {
     (is_blank && state.ancestors.is_empty()) || { epochs }.all(|epoch| !epoch.has(index))
 }
 
-/// Whether a replica that is no member of the pool went on after it had parted from the members: it confirmed an epoch of its own behind one that they know.
-pub(crate) fn went_on_apart<'s>(index: u16, state: &PoolState, members: impl Iterator<Item = &'s PoolState>) -> bool {
-    let known: HashSet<_> = members
-        .flat_map(|member| std::iter::once(&member.epoch).chain(&member.ancestors))
-        .map(|epoch| epoch.id)
-        .collect();
-    let has_own = state.is_confirmed && state.epoch.has(index) && !known.contains(&state.epoch.id);
-    has_own && state.ancestors.iter().any(|epoch| known.contains(&epoch.id))
+/// What a replica that is no member of the pool has in common with the members.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Outsider {
+    /// Nothing but the identity: it was made of a copy of the pool, or the members of it; or it parted longer ago than either remembers.
+    Unrelated,
+    /// It went on after it had parted from them: it confirmed an epoch of its own behind one that they know.
+    WentOn,
+    /// It is where they left it, as far as is known.
+    Left,
+}
+
+impl Outsider {
+    pub(crate) fn of<'s>(index: u16, state: &PoolState, members: impl Iterator<Item = &'s PoolState>) -> Self {
+        let line = |state: &'_ PoolState| -> HashSet<Uuid> {
+            std::iter::once(&state.epoch).chain(&state.ancestors).map(|epoch| epoch.id).collect()
+        };
+        let known = members.map(line).reduce(|all, line| &all | &line);
+        match known {
+            Some(known) if known.is_disjoint(&line(state)) => Self::Unrelated,
+            Some(known) if state.is_confirmed && state.epoch.has(index) && !known.contains(&state.epoch.id) => {
+                Self::WentOn
+            }
+            _ => Self::Left,
+        }
+    }
 }
 
 /// Which of the replicas found belong together, and which have to catch up. An error where nothing says which of them count: each that does

@@ -96,6 +96,11 @@ struct Run {
     foreground_ratio: Option<f64>,
 }
 
+#[derive(Debug, Serialize)]
+struct Runs {
+    runs: Vec<Run>,
+}
+
 /// Runs `pmof bench catch-up`.
 pub(super) fn run(args: &CatchUpArgs) -> Result<()> {
     let mut runs = Vec::new();
@@ -120,7 +125,7 @@ pub(super) fn run(args: &CatchUpArgs) -> Result<()> {
         runs.push(timed.under_load("by the map, under load", args, &together)?);
     }
     if args.json {
-        return print_json(&runs);
+        return print_json(&Runs { runs });
     }
     say!("{:<26}{:>13}{:>13}{:>9}{:>9}{:>9}{:>12}", "", "differ", "copied", "moved", "s", "rate", "foreground");
     for run in &runs {

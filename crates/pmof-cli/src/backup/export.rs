@@ -206,13 +206,27 @@ fn write_all<W: Write + Send>(
         }
         drop(filled);
         match writer.join() {
-            Ok(written) => Ok(written.context("cannot write")?),
+            Ok(written) => Ok(written.map_err(not_written)?),
             Err(panic) => std::panic::resume_unwind(panic),
         }
     })?;
     // Before the end is written: without it nobody takes the bytes for an export.
     source.check()?;
-    Ok(writer.finish().context("cannot write")?.1)
+    Ok(writer.finish().map_err(not_written)?.1)
+}
+
+/// What was to be written found no room, or could not be written for another reason.
+fn not_written(error: io::Error) -> anyhow::Error {
+    let what = match error.kind() {
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "there is no room for it: free space there, or write it elsewhere, also to another machine (- is standard output); nothing of it is left"
+        }
+        io::ErrorKind::FileTooLarge => {
+            "the file system or a limit (ulimit -f) does not allow a file as long: write it elsewhere; nothing of it is left"
+        }
+        _ => "cannot write",
+    };
+    anyhow::Error::from(error).context(what)
 }
 
 /// Nobody reads standard output any more.
@@ -228,14 +242,15 @@ fn new_file(path: &Path) -> anyhow::Result<NewFile> {
 fn publish(file: NewFile, force: bool) -> anyhow::Result<()> {
     let path = file.path().to_owned();
     let named = file.file().sync_all().and_then(|()| file.publish(force)).and_then(|()| sync_name(&path));
-    named.with_context(|| format!("cannot make {} durable", path.display()))
+    named.map_err(not_written).with_context(|| format!("cannot make {} durable", path.display()))
 }
 
 fn keep_digests(written: Written, (file, force): (Option<NewFile>, bool)) -> anyhow::Result<Written> {
     let Some(file) = file else { return Ok(written) };
     let output: &File = file.file();
     let path = file.path().display().to_string();
-    written.write_digests(io::BufWriter::new(output)).with_context(|| format!("cannot write {path}"))?;
+    let digests = written.write_digests(io::BufWriter::new(output)).map_err(not_written);
+    digests.with_context(|| format!("cannot write {path}"))?;
     publish(file, force)?;
     Ok(written)
 }

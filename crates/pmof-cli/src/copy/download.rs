@@ -78,10 +78,11 @@ pub(super) fn download(url: &PoolUrl, destination: &Path, args: &CpArgs) -> anyh
             Some(format!("whether the pool was written meanwhile is not known: {}", causes(&unknown)))
         }
     };
+    let pool_uuid = pool.uuid();
     // All bytes have arrived: the outcome of the close does not matter.
     let _ = pool.close();
     target.publish(args.force)?;
-    Ok(Copied { len_bytes, moved_bytes: len_bytes, receipt: None, degraded, written })
+    Ok(Copied { pool_uuid, len_bytes, moved_bytes: len_bytes, receipt: None, degraded, written })
 }
 
 /// Whether a new file may take this path.

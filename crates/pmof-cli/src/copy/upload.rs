@@ -38,8 +38,16 @@ pub(super) fn upload(file: &Path, options: &PoolOptions, args: &CpArgs) -> anyho
             return Err(differs(&pool, found).into());
         }
     }
+    let pool_uuid = pool.uuid();
     pool.close().map_err(with_mend)?;
-    Ok(Copied { len_bytes, moved_bytes: sent.bytes, receipt: Some(sent.receipt), degraded: None, written: None })
+    Ok(Copied {
+        pool_uuid,
+        len_bytes,
+        moved_bytes: sent.bytes,
+        receipt: Some(sent.receipt),
+        degraded: None,
+        written: None,
+    })
 }
 
 struct Sent {

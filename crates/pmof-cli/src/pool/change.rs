@@ -14,19 +14,23 @@ use pmof_console::{
 };
 use serde::Serialize;
 
-use self::force::open_without;
-use super::status::ForcedReport;
+use self::{force::open_without, leaving::what_stays};
+use super::{remove::is_unusable, status::ForcedReport};
 use crate::{
     copy::progress::Progress,
     failure::{self, Differs},
 };
 
+mod domains;
 mod force;
+mod leaving;
 
 /// How often it is looked how far a new member has come.
 const LOOK: Duration = Duration::from_millis(50);
 /// How often in a row it may be found lost.
 const LOST_LOOKS: usize = 200;
+/// The same of one that is there, and cannot be used.
+const UNFIT_LOOKS: usize = 40;
 
 /// Make another replica of a pool, on a target where it has none, and wait until it is in sync
 ///
@@ -62,7 +66,7 @@ pub(super) struct AddArgs {
 
 /// Make a replica of a pool no member any more, a lost one too
 ///
-/// It counts for nothing from then on, also when it comes back. Its bytes stay there; `pmof pool rm` removes them. The pool must be closed; a program that
+/// It counts for nothing from then on, also when it comes back. What it has stays there; `pmof pool rm` removes that. The pool must be closed; a program that
 /// writes it removes members by itself.
 #[derive(Debug, clap::Args)]
 pub(super) struct RemoveArgs {
@@ -168,7 +172,7 @@ pub(super) fn add(args: &AddArgs, connect: ConnectArgs) -> anyhow::Result<()> {
         AddArgs { is_spare: true, .. } => add_spare(&pool, args),
         _ => compare(&pool, args.source.no_verify, &args.how).and_then(|()| {
             let add = if args.is_asynchronous { add_asynchronous } else { add_replica };
-            add(&pool, args)
+            add(&pool, args, connect)
         }),
     };
     closed_unless(&pool, added)?;
@@ -207,16 +211,18 @@ fn compare(pool: &Pool, no_verify: bool, how: &How) -> anyhow::Result<()> {
     )))
 }
 
-fn add_replica(pool: &Pool, args: &AddArgs) -> anyhow::Result<()> {
+fn add_replica(pool: &Pool, args: &AddArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     match pool.add(&args.new.to_string()) {
         // What an interrupted addition has begun.
         Err(ChangeError::AlreadyMember { .. }) if is_out_of_sync(pool, &args.new)? => {}
         added => added.map_err(told)?,
     }
-    wait(pool, &args.new, &args.how)
+    wait(pool, &args.new, &args.how, connect)?;
+    domains::warn_of_shared(&pool.status().map_err(with_mend)?, &args.new.to_string());
+    Ok(())
 }
 
-fn add_asynchronous(pool: &Pool, args: &AddArgs) -> anyhow::Result<()> {
+fn add_asynchronous(pool: &Pool, args: &AddArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let url = args.new.to_string();
     let state = || -> anyhow::Result<Option<AsynchronousState>> {
         let mut members = pool.status().map_err(with_mend)?.asynchronous.into_iter();
@@ -231,6 +237,11 @@ fn add_asynchronous(pool: &Pool, args: &AddArgs) -> anyhow::Result<()> {
     loop {
         match state()? {
             None | Some(AsynchronousState::Following) => return Ok(()),
+            // Whatever is missing or unfit there, nobody makes it again.
+            Some(AsynchronousState::Lost(why)) if !why.is_out_of_reach() && lost_looks >= UNFIT_LOOKS => {
+                let anew = anew(pool, &args.new, "add --async", connect);
+                bail!("{url} is an asynchronous member already, and of no use: {}; {anew}", causes(&*why));
+            }
             Some(AsynchronousState::Lost(why)) if lost_looks >= LOST_LOOKS => {
                 bail!(
                     "{url} is an asynchronous member, and lost: {}; it is copied to when it is back and the pool is open",
@@ -266,17 +277,7 @@ fn add_witness(pool: &Pool, args: &AddArgs) -> anyhow::Result<()> {
         thread::sleep(LOOK);
         status = pool.status().map_err(with_mend)?;
     }
-    let witness = of(&status);
-    let domain = witness.as_ref().and_then(|witness| witness.domain.as_ref());
-    let fails_with = |replica: &&ReplicaStatus| {
-        domain.zip(replica.domain.as_ref()).is_some_and(|(one, other)| one.0.number == other.0.number)
-    };
-    if let (Some(replica), Some((_, name))) = (status.replicas.iter().find(fails_with), domain) {
-        failure::warn(&format!(
-            "the witness is in the failure domain of {}, {name}: where both are lost at once, the pool does not open; add one on another machine, and remove this one",
-            replica.replica
-        ));
-    }
+    domains::warn_of_shared(&status, &url);
     Ok(())
 }
 
@@ -294,18 +295,28 @@ fn add_spare(pool: &Pool, args: &AddArgs) -> anyhow::Result<()> {
 
 pub(super) fn remove(args: &RemoveArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let (pool, forced) = open_without(&args.pool, (&args.old, None), &args.without, &args.how, connect)?;
+    let what_stays = what_stays(&options(&args.pool, &args.how, connect), &args.old);
     forced.told(closed_unless(&pool, pool.remove(&args.old).map_err(told)))?;
-    end(&pool, (None, Some(args.old.clone())), &args.how)
+    end(&pool, (None, Some((args.old.clone(), what_stays))), &args.how)
 }
 
 pub(super) fn replace(args: &ReplaceArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let (pool, forced) = open_without(&args.pool, (&args.old, Some(&args.new)), &args.without, &args.how, connect)?;
     forced.told(closed_unless(&pool, compare(&pool, args.source.no_verify, &args.how)))?;
+    let what_stays = what_stays(&options(&args.pool, &args.how, connect), &args.old);
     let replaced = pool.replace(&args.old, &args.new.to_string()).map_err(told);
-    let waited = replaced.and_then(|replaced| wait(&pool, &args.new, &args.how).map(|()| replaced));
+    let replaced = replaced.map_err(|error| match error.downcast_ref() {
+        Some(ChangeError::ItsOwnPlace { .. }) => {
+            let anew = anew(&pool, &args.new, "add", connect);
+            anyhow!("{} is the member that is to be replaced: name another address; {anew}", args.new)
+        }
+        _ => error,
+    });
+    let waited = replaced.and_then(|replaced| wait(&pool, &args.new, &args.how, connect).map(|()| replaced));
     let (new, old) = (args.new.to_string(), args.old.clone());
     if forced.told(closed_unless(&pool, waited))? {
-        return end(&pool, (Some(new), Some(old)), &args.how);
+        domains::warn_of_shared(&pool.status().map_err(with_mend)?, &new);
+        return end(&pool, (Some(new), Some((old, what_stays))), &args.how);
     }
     failure::warn(&format!("{new} is a member already, and {old} is none: nothing was replaced"));
     end(&pool, (None, None), &args.how)
@@ -359,13 +370,17 @@ fn is_out_of_sync(pool: &Pool, member: &PoolUrl) -> anyhow::Result<bool> {
 }
 
 /// Waits until the new member is in sync.
-fn wait(pool: &Pool, new: &PoolUrl, how: &How) -> anyhow::Result<()> {
+fn wait(pool: &Pool, new: &PoolUrl, how: &How, connect: ConnectArgs) -> anyhow::Result<()> {
     let size_bytes = pool.len_bytes();
     let progress = Progress::new("copying", size_bytes, !how.json);
     let mut lost_looks = 0;
     loop {
         match state_of(pool, new)? {
             None | Some(ReplicaState::InSync) => return Ok(()),
+            Some(ReplicaState::Lost(why)) if !why.is_out_of_reach() && lost_looks >= UNFIT_LOOKS => {
+                let anew = anew(pool, new, "add", connect);
+                bail!("{new} is a member already, and of no use: {}; {anew}", causes(&*why));
+            }
             Some(ReplicaState::CatchingUp { missing_bytes }) => progress.set(size_bytes.saturating_sub(missing_bytes)),
             Some(ReplicaState::Lost(why)) if lost_looks >= LOST_LOOKS => {
                 bail!(
@@ -383,18 +398,42 @@ fn wait(pool: &Pool, new: &PoolUrl, how: &How) -> anyhow::Result<()> {
     }
 }
 
-fn end(pool: &Pool, (added, removed): (Option<String>, Option<String>), how: &How) -> anyhow::Result<()> {
+/// How a member is made anew where it was, by commands as they are to be given.
+fn anew(pool: &Pool, url: &PoolUrl, add: &str, connect: ConnectArgs) -> String {
+    let is_other = |replica: &&ReplicaStatus| {
+        matches!(replica.state, ReplicaState::InSync) && replica.replica.to_string() != url.to_string()
+    };
+    let other = pool
+        .status()
+        .ok()
+        .and_then(|status| status.replicas.iter().find(is_other).map(|other| other.replica.to_string()));
+    let member = other.unwrap_or_else(|| "MEMBER".to_owned());
+    let remove = match connect.pools().replica(url.to_string()).info() {
+        Ok(_) => format!("`pmof pool rm {url}`, "),
+        Err(error) if is_unusable(&error) => format!("`pmof pool rm --force {url}`, "),
+        Err(_) => String::new(),
+    };
+    format!("to make it anew there: `pmof pool remove {member} {url}`, {remove}`pmof pool {add} {member} {url}`")
+}
+
+/// Says what was added, and what was removed and stays of that where it is.
+fn end(
+    pool: &Pool,
+    (added, removed): (Option<String>, Option<(String, &'static str)>),
+    how: &How,
+) -> anyhow::Result<()> {
     let status = pool.status().map_err(with_mend)?;
     let (members, in_sync, witnesses) = (status.made_count, status.in_sync_count(), status.witnesses.len());
     pool.close().map_err(with_mend).context("cannot close the pool")?;
     if how.json {
+        let removed = removed.map(|(removed, _)| removed);
         return output::print_json(&Report { added, removed, members, in_sync, witnesses });
     }
     if let Some(added) = added {
         say!("added {added}");
     }
-    if let Some(removed) = removed {
-        say!("removed {removed}, whose bytes stay there");
+    if let Some((removed, what_stays)) = removed {
+        say!("removed {removed}, {what_stays}");
     }
     let besides = match witnesses {
         0 => String::new(),

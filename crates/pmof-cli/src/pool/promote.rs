@@ -103,7 +103,7 @@ fn untold(former: &FormerMember, promoted: &PoolUrl) -> Option<String> {
             "former member {index} was not told that it is none any more, since its address is not known: no program must open it; remove it where it is found (pmof pool rm)"
         ),
         FormerState::GoesOn => format!(
-            "{url} is a member of the pool that {promoted} was removed from before, and goes on: two pools have one identity now; keep one of them, and never name both"
+            "{url} is of another pool of the same identity, which {promoted} was removed from before, or which was made of an export, and goes on as that: never name both, and keep one of them only"
         ),
         FormerState::NotTold(why) => format!(
             "{url} was not told that it is no member any more: {}; it takes itself for the pool, and no program must open it before it was removed (pmof pool rm {url}) or was opened once while {promoted} can be reached, which leads there and tells it",
@@ -137,9 +137,7 @@ impl FormerReport {
             FormerState::Told => (true, None),
             FormerState::NotTold(why) => (false, Some(causes(&**why).to_string())),
             FormerState::Unknown => (false, Some("its address is not known".to_owned())),
-            FormerState::GoesOn => {
-                (false, Some("its pool had removed the promoted one before, and goes on".to_owned()))
-            }
+            FormerState::GoesOn => (false, Some("it is of another pool of the same identity, and goes on".to_owned())),
             _ => (false, None),
         };
         Self { index, url: Some(url.clone()).filter(|url| !url.is_empty()), told, why_not }

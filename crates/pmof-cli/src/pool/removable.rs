@@ -1,7 +1,14 @@
 //! Whether pools of targets may be removed: looked at before any of them is.
 
+use std::{
+    thread::sleep,
+    time::{Duration, Instant},
+};
+
 use anyhow::bail;
-use pmof::{MemberState, MemberStatus, PoolMembers, PoolRefusal, PoolUrl, ReplicaError, causes, replica::TargetUrl};
+use pmof::{
+    MemberState, MemberStatus, PoolInfo, PoolMembers, PoolRefusal, PoolUrl, ReplicaError, causes, replica::TargetUrl,
+};
 use pmof_console::{output::with_mend, reach::ConnectArgs};
 use uuid::Uuid;
 
@@ -14,25 +21,25 @@ use super::{
 /// What the name of the points that an asynchronous member keeps ends with.
 const POINTS_SUFFIX: &str = ".points";
 
-/// Refuses to remove some pools where another is not there, cannot be removed, or its target is out of reach: a replica would be left of a pool of several. By force those that are
-/// gone already are returned, and what is damaged is removed.
+/// How long a target may take to notice that the writer of a pool is dead, and how often it is asked.
+const DEATH_WAIT: Duration = Duration::from_secs(1);
+const DEATH_LOOK: Duration = Duration::from_millis(20);
+
+/// Refuses to remove pools of which somebody writes one; and some where another is not there, cannot be removed, or its target is out of reach: a replica would be left of a pool of several. By force
+/// those that are gone already are returned, and what is damaged is removed.
 pub(super) fn check_there(
     places: &[PoolPlace],
     is_forced: bool,
     connect: ConnectArgs,
 ) -> anyhow::Result<Vec<&PoolUrl>> {
     let mut gone = Vec::new();
-    if places.len() < 2 {
-        return Ok(gone);
-    }
+    let is_one = places.len() < 2;
     let is_absent = |why: &ReplicaError| matches!(why, ReplicaError::Refused { refusal: PoolRefusal::NotFound, .. });
     for url in urls(places) {
         match connect.pools().replica(url.to_string()).info() {
-            Ok(infos) => {
-                if let Some(writer) = infos.iter().find_map(|info| info.open_by.as_ref()) {
-                    bail!("cannot remove {url}: it is open for writing by {writer}; nothing was removed");
-                }
-            }
+            Ok(infos) => check_not_written(url, infos, connect)?,
+            // Its removal says why.
+            Err(_) if is_one => {}
             Err(error) if is_forced && error.replica_error().is_some_and(is_absent) => gone.push(url),
             Err(error) if is_unusable(&error) && is_listed(url, connect)? => {
                 if !is_forced {
@@ -44,6 +51,26 @@ pub(super) fn check_there(
         }
     }
     Ok(gone)
+}
+
+/// Refuses a pool that somebody writes. One whose writer is dead is nobody's as soon as its target has noticed that; a writer that closes it meanwhile lives, and may open it again.
+fn check_not_written(url: &PoolUrl, mut infos: Vec<PoolInfo>, connect: ConnectArgs) -> anyhow::Result<()> {
+    let (began, mut last) = (Instant::now(), None);
+    loop {
+        let open = infos.iter().find_map(|info| info.open_by.clone());
+        match (open, last.take()) {
+            (None, Some(writer)) if infos.iter().all(|info| !info.state.is_open) => bail!(
+                "cannot remove {url}: it was open for writing by {writer} until just now, who may open it again; nothing was removed"
+            ),
+            (None, _) => return Ok(()),
+            (Some(writer), _) if began.elapsed() >= DEATH_WAIT => bail!(
+                "cannot remove {url}: it is open for writing by {writer}; end that program, or have it close the pool, first; nothing was removed"
+            ),
+            (Some(writer), _) => last = Some(writer),
+        }
+        sleep(DEATH_LOOK);
+        infos = connect.pools().replica(url.to_string()).info().map_err(with_mend)?;
+    }
 }
 
 /// Refuses members of a pool that has others which are not named: those count with them still, and may lack what they have. Refuses a pool together with its former members, and
@@ -66,7 +93,7 @@ pub(super) fn check_no_members_left(places: &[PoolPlace], connect: ConnectArgs) 
         } else if left.is_empty() {
             present.push((pool_uuid, *url));
         } else {
-            return Err(others_left(url, member, &left));
+            return Err(others_left(url, member, &left, pool_uuid));
         }
     }
     check_apart_from_former(&present, &former)
@@ -103,21 +130,31 @@ fn is_former(url: &PoolUrl, other: &MemberStatus, connect: ConnectArgs) -> bool 
     matches!((state(0), state(1)), (Some(MemberState::InSync), Some(MemberState::Foreign(why))) if why.is_of_no_member())
 }
 
-fn others_left(url: &PoolUrl, member: &MemberStatus, left: &[&MemberStatus]) -> anyhow::Error {
+fn others_left(url: &PoolUrl, member: &MemberStatus, left: &[&MemberStatus], pool: Uuid) -> anyhow::Error {
     let index = member.index.map_or_else(String::new, |index| index.to_string());
     let name = |other: &MemberStatus| other.replica.as_ref().map_or_else(|| "MEMBER".to_owned(), ToString::to_string);
     let counts = |other: &&&MemberStatus| !matches!(other.state, MemberState::Asynchronous { .. });
+    let urls: Vec<_> = left.iter().filter_map(|other| other.replica.as_ref()?.url()).collect();
+    let is_elsewhere = !urls.is_empty() && urls.iter().all(|other| other.name != url.name);
+    let names: Vec<_> = urls.iter().map(ToString::to_string).collect();
+    let of = format!(
+        "({pool}, with {})",
+        if names.is_empty() { "members whose addresses are not known".to_owned() } else { names.join(", ") }
+    );
+    let mistake = if is_elsewhere {
+        ". None of them has its name: is it the pool that you mean, or was its file put there by mistake? "
+    } else {
+        ": "
+    };
     let all = "name all of them to remove the whole pool, or remove it all the same by --force";
     if let Some(other) = left.iter().find(counts) {
         return anyhow::anyhow!(
-            "{url} is member {index} of a pool that has others, and nothing was removed: make it no member first (pmof pool remove {} {index}), {all}",
+            "{url} is member {index} of a pool that has others {of}, and nothing was removed{mistake}make it no member first (pmof pool remove {} {index}), {all}",
             name(other)
         );
     }
-    let left: Vec<_> = left.iter().map(|other| name(other)).collect();
     anyhow::anyhow!(
-        "{url} is member {index} of a pool that has others, which are asynchronous ({}), and nothing was removed: {all}",
-        left.join(", ")
+        "{url} is member {index} of a pool that has others {of}, which are asynchronous, and nothing was removed{mistake}{all}"
     )
 }
 

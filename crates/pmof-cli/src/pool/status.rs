@@ -49,6 +49,10 @@ struct StatusReport {
     in_sync: usize,
     witnesses: usize,
     quorum: usize,
+    /// How many members an opening for writing takes, unless one is known to have everything.
+    needed: usize,
+    /// How many answer that count for it.
+    here: usize,
     /// How many members may be lost now, whichever; null where the pool cannot be opened.
     losses_survived: Option<usize>,
     members: Vec<MemberReport>,
@@ -163,6 +167,12 @@ fn show(members: Result<PoolMembers, PoolError>, json: bool) -> anyhow::Result<S
     Ok(report)
 }
 
+/// Whether a member answers that counts at an opening.
+fn is_here(member: &MemberStatus) -> bool {
+    use MemberState::{Behind, InSync, Syncing, Witness};
+    matches!(member.state, InSync | Syncing | Behind(_) | Witness)
+}
+
 impl StatusReport {
     fn new(members: &PoolMembers) -> Self {
         Self {
@@ -178,6 +188,8 @@ impl StatusReport {
             in_sync: members.in_sync_count(),
             witnesses: members.witness_count,
             quorum: members.quorum,
+            needed: (members.made_count + members.witness_count + 1).saturating_sub(members.quorum),
+            here: members.members.iter().filter(|member| is_here(member)).count(),
             losses_survived: members.losses_survived,
             members: members
                 .members
@@ -189,10 +201,28 @@ impl StatusReport {
     }
 
     fn problem(&self) -> Option<String> {
-        let Self { in_sync, made, .. } = self;
-        self.losses_survived.is_none().then(|| {
-            format!("the pool cannot be opened for writing now: {in_sync} of its {made} replicas are in sync, which is too few; bring back those that are lost")
-        })
+        self.losses_survived.is_none().then(|| format!("the pool cannot be opened for writing now: {}", self.too_few()))
+    }
+
+    /// Why the pool cannot be opened, and what to do.
+    fn too_few(&self) -> String {
+        let Self { in_sync, here, needed, made, witnesses, .. } = *self;
+        let all = made + witnesses;
+        let (is, read) = (if here == 1 { "is" } else { "are" }, "read what is there with `pmof cp --min-replicas`");
+        match (in_sync, all) {
+            (0, _) => format!("no member that is there has everything; bring one back that does, or {read}"),
+            _ if here >= needed => {
+                format!("those that are there do not go together as the members below say; see there, or {read}")
+            }
+            (_, 2) => format!(
+                "{here} of its {all} members {is} there, and it takes both to know that the other did not go on alone; bring that back, {read} 1, or, if it is lost for good, \
+                 go on without it: `pmof pool replace MEMBER N NEW --force`"
+            ),
+            _ => format!(
+                "{here} of its {all} members {is} there, and it takes {needed} to know that no other goes on without them; bring back {} more, or {read}",
+                needed - here
+            ),
+        }
     }
 
     fn text(&self) -> String {
@@ -228,7 +258,7 @@ impl StatusReport {
             Some(0) => line("survives", &"no further loss"),
             Some(1) => line("survives", &"the loss of any one member"),
             Some(losses) => line("survives", &format!("the loss of any {losses} members")),
-            None => line("survives", &"nothing: too few members to open it for writing"),
+            None => line("survives", &format!("nothing: it cannot be opened for writing; {}", self.too_few())),
         }
         for member in &self.members {
             let index = member.index.map_or_else(|| "?".to_owned(), |index| index.to_string());
@@ -249,7 +279,8 @@ impl StatusReport {
             line(
                 "mend",
                 &format!(
-                    "if one does not come back: `pmof pool replace MEMBER {index} NEW` makes another in its place"
+                    "if one does not come back: `pmof pool replace MEMBER {index} NEW` makes another in its place, at another address; at its own \
+                     `pmof pool remove MEMBER {index}`, `pmof pool rm` of what is left there, and `pmof pool add`"
                 ),
             );
         }

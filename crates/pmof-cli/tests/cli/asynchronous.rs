@@ -171,3 +171,48 @@ fn points_are_kept_listed_copied_and_gone_back_to() {
     options(&far).open().unwrap().read(0, &mut bytes).unwrap();
     assert_eq!(bytes, name.as_bytes());
 }
+
+/// What is gone of an asynchronous member is made by nobody but who adds it anew.
+#[test]
+fn an_asynchronous_member_whose_files_are_gone_is_made_anew_as_is_advised() {
+    let two: [Target; 2] = std::array::from_fn(|_| Target::start());
+    let [here, far] = std::array::from_fn(|at: usize| two[at].url("orders"));
+    options(&here).create(1 << 20).unwrap().close().unwrap();
+    pmof(["pool", "add", "--async", &here, &far]).done();
+    for gone in [&["orders.changes"][..], &["orders", "orders.changes"], &["orders"]] {
+        for file in gone {
+            std::fs::remove_file(two[1].file(file)).unwrap();
+        }
+        let said = pmof(["pool", "add", "--async", &here, &far]);
+        said.failed(&["is an asynchronous member already, and of no use", "to make it anew there: "]);
+        assert!(said.elapsed < std::time::Duration::from_secs(8), "{said:?}");
+        for command in said.errors.split('`').skip(1).step_by(2) {
+            pmof(command.strip_prefix("pmof ").unwrap().split(' ')).done();
+        }
+        let report = pmof(["pool", "status", "--json", &here]).json();
+        assert!(report["members"][1]["point"].is_object(), "{report}");
+    }
+}
+
+/// As many points as are asked for, of a pool that has fewer bytes than they take.
+#[test]
+fn a_small_pool_keeps_its_points() {
+    let two: [Target; 2] = std::array::from_fn(|_| Target::start());
+    let [here, far] = std::array::from_fn(|at: usize| two[at].url("orders"));
+    options(&here).create(20).unwrap().close().unwrap();
+    pmof(["pool", "add", "--async", "--keep-points", "2", &here, &far]).done();
+    let pool = options(&here).open().unwrap();
+    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !matches!(pool.status().unwrap().asynchronous[0].state, pmof::AsynchronousState::Following) {
+        assert!(std::time::Instant::now() < until, "{:?}", pool.status());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    for day in ["one", "two", "three"] {
+        pool.persist(0, day.as_bytes()).unwrap();
+        pool.consistency_point(day).unwrap();
+    }
+    pool.persist(0, b"behind").unwrap();
+    pool.close().unwrap();
+    let said = pmof(["pool", "points", &here]).done();
+    assert!(said.contains(": 2 kept\n") && said.contains("\"two\"") && said.contains("\"three\""), "{said}");
+}

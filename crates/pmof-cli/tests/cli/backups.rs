@@ -510,3 +510,20 @@ fn pools_of_other_transports_are_exported() {
     assert!(import.wait().unwrap().success());
     assert_eq!(&contents(&format!("file://{}/restored", text(root)))[..6], b"orders");
 }
+
+#[test]
+fn an_export_that_finds_no_room_says_what_to_do() {
+    let target = Target::start();
+    pool_of(&target.url("orders"), 3_000_000, b"orders");
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let output = command(["pool", "export", &target.url("orders"), "-"]).stdout(full).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), errors.lines().count()), (Some(1), 1), "{errors}");
+    for words in [
+        "to standard output: ",
+        "there is no room for it: free space there, or write it elsewhere",
+        "nothing of it is left",
+    ] {
+        assert!(errors.contains(words), "{errors}");
+    }
+}

@@ -2,7 +2,7 @@
 
 use pmof::{Durability, Pool, PoolOptions};
 
-use crate::support::{Target, pmof};
+use crate::support::{Said, Target, directory, pmof, serve_with};
 
 fn options<'u>(urls: impl IntoIterator<Item = &'u String>) -> PoolOptions {
     urls.into_iter().fold(Pool::options().require(Durability::ProcessCrash), PoolOptions::replica)
@@ -27,7 +27,7 @@ fn a_lost_replica_is_replaced_and_the_command_can_be_given_again() {
     let said = pmof(["pool", "replace", &urls[0], "1", &urls[3]]).done();
     let expected = [
         &*format!("added {}\n", urls[3]),
-        "removed 1, whose bytes stay there\n",
+        "removed 1, which is out of reach: what it has stays there\n",
         "the pool has 3 members, 3 of them in sync\n",
     ];
     assert_eq!(said, expected.concat());
@@ -223,8 +223,9 @@ fn a_witness_is_added_shown_replaced_and_removed() {
     four[0].restart();
     pmof(["pool", "rm", "--force", &four[0].url("orders")]).done();
     let new = four[0].url("orders");
-    let said = pmof(["pool", "replace", &urls[1], "2", &new]).done();
-    assert!(said.ends_with(summary), "{said}");
+    let said = pmof(["pool", "replace", &urls[1], "2", &new]);
+    assert!(said.code == Some(0) && said.errors.contains("the witness is in the failure domain of tcp://"), "{said:?}");
+    assert!(said.output.ends_with(summary), "{said:?}");
     let said = pmof(["pool", "remove", &urls[1], &new]).done();
     assert!(said.ends_with("the pool has 2 members, 2 of them in sync\n"), "{said}");
 }
@@ -307,4 +308,157 @@ fn members_are_compared_before_one_is_copied_from() {
     pmof(["pool", "remove", &second, &second]).done();
     pmof(["pool", "add", &urls[3], &urls[0]]).done();
     pmof(["pool", "check", &urls[3]]).done();
+}
+
+/// The commands that a message names, as they stand there.
+fn commands(said: &str) -> Vec<Vec<String>> {
+    let quoted = said.split('`').skip(1).step_by(2).filter_map(|quoted| quoted.strip_prefix("pmof "));
+    quoted.map(|command| command.split(' ').map(str::to_owned).collect()).collect()
+}
+
+/// Carries out what a message advises, and has the pool have three members in sync.
+#[track_caller]
+fn carried_out(said: &Said, url: &str) {
+    let advice = commands(&said.errors);
+    assert!(!advice.is_empty(), "{said:?}");
+    for command in advice {
+        pmof(&command).done();
+    }
+    let said = pmof(["pool", "status", url]).done();
+    assert!(said.contains("in sync    3 of 3"), "{said}");
+}
+
+#[test]
+fn a_member_is_made_anew_where_it_was_as_is_advised() {
+    let (four, urls) = made(3);
+    let file = four[2].file("orders");
+    let old = std::fs::read(&file).unwrap();
+    for command in ["replace", "add"] {
+        let again = |url: &String| match command {
+            "replace" => pmof(["pool", "replace", &urls[0], "2", url]),
+            _ => pmof(["pool", "add", &urls[0], url]),
+        };
+        // What is damaged there, and what is not there.
+        let whole = std::fs::File::options().write(true).open(&file).unwrap();
+        whole.set_len(old.len() as u64 - 1).unwrap();
+        let said = again(&urls[2]);
+        said.failed(&["to make it anew there: ", "pmof pool rm --force"]);
+        carried_out_from(&said, &urls);
+        std::fs::remove_file(&file).unwrap();
+        let said = again(&urls[2]);
+        said.failed(&["to make it anew there: "]);
+        carried_out_from(&said, &urls);
+    }
+    // An older copy catches up, as its state says.
+    options(&urls[..3]).open().unwrap().close().unwrap();
+    let old = std::fs::read(&file).unwrap();
+    let pool = options(&urls[..3]).open().unwrap();
+    pool.persist(0, b"more").unwrap();
+    pool.close().unwrap();
+    drop(pool);
+    std::fs::write(&file, &old).unwrap();
+    let said = pmof(["pool", "status", &urls[0]]).done();
+    assert!(said.contains("its file is an older copy") && said.contains("(pmof pool scrub)"), "{said}");
+    let said = pmof(["pool", "scrub", &urls[0]]).done();
+    assert_eq!(said, "1048576 bytes compared on 3 of 3 replicas\nall replicas are equal\n");
+}
+
+#[track_caller]
+fn carried_out_from(said: &Said, urls: &[String]) {
+    carried_out(said, &urls[0]);
+}
+
+#[test]
+fn an_older_copy_of_one_of_two_is_made_anew_as_is_advised() {
+    let (four, urls) = made(2);
+    let file = four[1].file("orders");
+    let old = std::fs::read(&file).unwrap();
+    options(&urls[..2]).open().unwrap().close().unwrap();
+    std::fs::write(&file, &old).unwrap();
+    let advice = ["pmof pool remove --force", "pmof pool rm", "pmof pool add"];
+    pmof(["pool", "scrub", &urls[0]]).failed(&[&["its file is an older copy"][..], &advice].concat());
+    let said = pmof(["pool", "remove", "--force", &urls[0], &urls[1]]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    pmof(["pool", "rm", &urls[1]]).done();
+    let said = pmof(["pool", "add", &urls[0], &urls[1]]).done();
+    assert!(said.ends_with("the pool has 2 members, 2 of them in sync\n"), "{said}");
+}
+
+#[test]
+fn too_few_members_are_told_with_how_many_it_takes() {
+    let (mut four, urls) = made(3);
+    four[1].kill();
+    four[2].kill();
+    let words = ["1 of the pool's 3 members can be opened, and it takes 2", "min_replicas"];
+    pmof(["pool", "scrub", &urls[0]]).failed(&words);
+    pmof(["cp", &urls[0], "/dev/shm/never"]).failed(&[&words[..], &["--min-replicas"]].concat());
+    let said = pmof(["pool", "status", &urls[0]]);
+    let too_few =
+        "1 of its 3 members is there, and it takes 2 to know that no other goes on without them; bring back 1 more";
+    assert!(
+        said.output.contains(&format!("survives   nothing: it cannot be opened for writing; {too_few}")),
+        "{said:?}"
+    );
+    assert!(said.code == Some(1) && said.errors.contains(too_few), "{said:?}");
+    let (mut four, urls) = made(2);
+    four[1].kill();
+    pmof(["pool", "scrub", &urls[0]]).failed(&["1 of the pool's 2 members", "it takes 2", "pmof pool replace --force"]);
+    let said = pmof(["pool", "status", &urls[0]]);
+    let words = ["it takes both to know that the other did not go on alone", "pmof pool replace MEMBER N NEW --force"];
+    assert!(words.iter().all(|words| said.errors.contains(words)), "{said:?}");
+}
+
+#[test]
+fn what_stays_of_a_member_that_is_removed_is_told() {
+    let (mut four, urls) = made(2);
+    let removed = |url: &String, what: &str| {
+        let said = pmof(["pool", "remove", &urls[0], url]).done();
+        assert!(said.starts_with(&format!("removed {url}, {what}\n")), "{said}");
+    };
+    pmof(["pool", "add", "--witness", &urls[0], &urls[2]]);
+    removed(&urls[2], "a witness, whose file stays there");
+    pmof(["pool", "rm", &urls[2]]).done();
+    pmof(["pool", "add", "--spare", &urls[0], &urls[2]]).done();
+    removed(&urls[2], "a spare, where nothing is");
+    pmof(["pool", "add", "--async", &urls[0], &urls[2]]).done();
+    removed(&urls[2], "whose bytes stay there, and its areas beside them (.changes, .points)");
+    pmof(["pool", "rm", &urls[2]]).done();
+    pmof(["pool", "add", &urls[0], &urls[3]]).done();
+    std::fs::remove_file(four[3].file("orders")).unwrap();
+    removed(&urls[3], "of which nothing is there");
+    pmof(["pool", "add", &urls[0], &urls[3]]).done();
+    four[3].kill();
+    removed(&urls[3], "which is out of reach: what it has stays there");
+    removed(&urls[1], "whose bytes stay there");
+}
+
+/// Members that fail together are told of, by whichever command one comes.
+#[test]
+fn a_member_in_the_failure_domain_of_another_is_warned_of() {
+    let targets = ["one", "two", "one", "three", "two"].map(|domain| {
+        let root = directory();
+        let (child, address) = serve_with(root.path(), &["--failure-domain", domain]);
+        (root, child, format!("{address}/orders"))
+    });
+    let urls = targets.each_ref().map(|(.., url)| url.clone());
+    options(&urls[..1]).create(1 << 20).unwrap().close().unwrap();
+    let warned = |said: &Said, new: &String, other: &String| {
+        let warning = format!("pmof: warning: {new} is in the failure domain of {other}, ");
+        assert!(said.code == Some(0) && said.errors.starts_with(&warning), "{said:?}");
+    };
+    warned(&pmof(["pool", "add", &urls[0], &urls[2]]), &urls[2], &urls[0]);
+    pmof(["pool", "replace", &urls[0], &urls[2], &urls[1]]).done();
+    pmof(["pool", "add", &urls[0], &urls[3]]).done();
+    pmof(["pool", "rm", &urls[2]]).done();
+    warned(&pmof(["pool", "replace", &urls[0], &urls[3], &urls[2]]), &urls[2], &urls[0]);
+    // A witness too.
+    let witness = |said: &Said| said.code == Some(0) && said.errors.contains("the witness is in the failure domain of");
+    pmof(["pool", "rm", &urls[3]]).done();
+    pmof(["pool", "add", "--witness", &urls[0], &urls[3]]).done();
+    let said = pmof(["pool", "replace", &urls[0], &urls[3], &urls[4]]);
+    assert!(witness(&said), "{said:?}");
+    for (_, mut child, _) in targets {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
 }

@@ -101,3 +101,56 @@ fn nothing_is_removed_where_one_cannot_be() {
     let report = rm(&all, &["--force", "--json"]).json();
     assert_eq!((report["absent"].as_array().unwrap().len(), &report["removed"]), (3, &serde_json::json!([])));
 }
+
+/// A writer that closes the pool while its removal looks whether it is dead lives.
+#[test]
+fn a_pool_that_is_written_is_not_removed_when_its_writer_closes_it() {
+    let target = Target::start();
+    let urls = made(std::slice::from_ref(&target), "w");
+    let open = options(&urls).open().unwrap();
+    let began = std::time::Instant::now();
+    rm(&[&urls[0]], &[]).failed(&["is open for writing by", "nothing was removed"]);
+    assert!(began.elapsed() < std::time::Duration::from_secs(3), "{:?}", began.elapsed());
+    let closing = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        open.close().unwrap();
+    });
+    rm(&[&urls[0]], &["--force"]).failed(&["was open for writing by", "until just now", "nothing was removed"]);
+    closing.join().unwrap();
+    rm(&[&urls[0]], &[]).done();
+    // One that is dead is nobody's writer.
+    let urls = made(std::slice::from_ref(&target), "w");
+    let open = options(&urls).open().unwrap();
+    open.persist(0, b"x").unwrap();
+    let dying = std::thread::spawn(move || {
+        std::thread::sleep(std::time::Duration::from_millis(300));
+        drop(open);
+    });
+    rm(&[&urls[0]], &[]).done();
+    dying.join().unwrap();
+}
+
+/// Another pool's file lies where one of this pool was: what is advised names the pool that it is of.
+#[test]
+fn a_file_of_another_pool_is_told_when_it_is_removed_or_copied() {
+    let mut two: [Target; 2] = std::array::from_fn(|_| Target::start());
+    let (mine, others) = (made(&two, "mine"), made(&two, "others"));
+    two[0].kill();
+    std::fs::copy(two[0].file("others"), two[0].file("mine")).unwrap();
+    two[0].restart();
+    let swapped = two[0].url("mine");
+    let uuid = |url: &String| {
+        let report = pmof(["pool", "info", "--json", url]).json();
+        report["pools"][0]["pool_uuid"].as_str().unwrap().to_owned()
+    };
+    let words = ["is member 0 of a pool that has others", &uuid(&others[1]), &others[1], "put there by mistake?"];
+    rm(&[&swapped], &[]).failed(&words);
+    let copy = tempfile::tempdir().unwrap();
+    let said = pmof(["cp", "--json", &swapped, copy.path().join("copy").to_str().unwrap()]).json();
+    assert_eq!(said["pool_uuid"], uuid(&others[1]).as_str(), "{said}");
+    let said = pmof(["cp", &swapped, copy.path().join("again").to_str().unwrap()]).done();
+    assert!(said.ends_with(&format!("read of pool {}\n", uuid(&others[1]))), "{said}");
+    // Where the pool is named, too, it is refused.
+    let said = pmof(["cp", &mine[1], "--replica", &swapped, copy.path().join("never").to_str().unwrap()]);
+    said.failed(&[&uuid(&others[1]), &uuid(&mine[1]), "put back the right file"]);
+}

@@ -103,7 +103,10 @@ impl Pool {
         let is_name = old.parse::<PoolUrl>().is_ok() || old.parse::<u16>().is_ok();
         match (named(&roster, old), named(&roster, new)) {
             (None, Some(_)) if is_name => return Ok(false),
-            (Some(old), Some(new)) if old.index == new.index || (old.role != new.role && new.role != Role::Spare) => {
+            (Some(old), Some(new)) if old.index == new.index => {
+                return Err(ChangeError::ItsOwnPlace { replica: place(&new_url), index: old.index });
+            }
+            (Some(old), Some(new)) if (old.role != new.role && new.role != Role::Spare) => {
                 return Err(ChangeError::AlreadyMember { replica: place(&new_url) });
             }
             (Some(old), known) if old.role == Role::Asynchronous => {

@@ -77,7 +77,7 @@ pub struct AsynchronousStatus {
 pub(crate) struct KeepPoints {
     /// How many. `None`: as each does.
     pub(crate) count: Option<u16>,
-    /// Bytes of the log of what was overwritten since the oldest. `None`: as many as the pool has.
+    /// Bytes of the log of what was overwritten since the oldest. `None`: as many as the pool has, or more of a small one.
     pub(crate) space_bytes: Option<u64>,
 }
 

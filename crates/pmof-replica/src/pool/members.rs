@@ -413,6 +413,8 @@ fn members(answers: Vec<Answer>, states: Vec<MemberState>, roster: &Roster) -> V
             let domain = answer.domain.as_ref().map_or_else(String::new, |domain| domain.name.to_string());
             let info = answer.info.ok();
             let index = match &state {
+                // Where it is that of no member, nothing is to be done about one.
+                MemberState::Foreign(why) if why.is_of_no_member() => None,
                 MemberState::Foreign(_) => answer.wanted.map(|wanted| wanted.index),
                 _ => info.as_ref().map(|info| info.header.replica_index).or_else(by_url),
             };

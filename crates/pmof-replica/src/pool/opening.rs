@@ -371,7 +371,8 @@ impl Opening {
         };
         let lost = self.left_out.iter().find(is_lost).or(self.left_out.first());
         if let (None, Some((position, why))) = (self.wanted.min_replicas, lost) {
-            return Err(PoolError::Replica { replica: place(&self.urls[*position]), source: Arc::clone(why) });
+            let (here, replica, source) = (found.len(), place(&self.urls[*position]), Arc::clone(why));
+            return Err(PoolError::TooFew { here, made, needed, replica, source });
         }
         Err(PoolError::Degraded { opened: in_sync, made, needed, left_out: self.told_left_out() })
     }

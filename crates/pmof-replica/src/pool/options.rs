@@ -328,7 +328,7 @@ impl PoolOptions {
         self
     }
 
-    /// Bytes that a member which begins to keep points sets aside for what was overwritten since the oldest: as many as the pool has unless told otherwise. They lie under the name of the
+    /// Bytes that a member which begins to keep points sets aside for what was overwritten since the oldest: as many as the pool has, and 1 MiB at least, unless told otherwise. They lie under the name of the
     /// pool and `.points`. Where they do not suffice the oldest points are dropped ([`Event::PointDropped`](crate::Event::PointDropped)); where the disk has no room for them, none is kept
     /// ([`Event::KeepsNoPoints`](crate::Event::KeepsNoPoints)).
     #[must_use]

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pmof_control::{PoolInfo, Reply, Request, Role, Roster};
+use pmof_control::{PoolInfo, Reply, Request, Role, Roster, RosterMember};
 use uuid::Uuid;
 
 use super::members::hear;
@@ -27,16 +27,16 @@ pub(super) struct Promoted {
 /// would have to start a program or open a file.
 pub(super) fn promoted(reach: &Reach, roster: &Roster, uuid: Uuid, asked: &[Arc<PoolUrl>]) -> Vec<Promoted> {
     let members = roster.members.iter().filter(|member| member.role == Role::Asynchronous);
-    let urls = members.filter_map(|member| member.url.parse::<PoolUrl>().ok());
-    let may_be_asked =
-        |url: &PoolUrl| matches!(url.target, TargetUrl::Address(_)) && asked.iter().all(|asked| **asked != *url);
-    let urls: Vec<_> = urls.filter(may_be_asked).collect();
+    let places = members.filter_map(|member| Some((member.clone(), member.url.parse::<PoolUrl>().ok()?)));
+    let may_be_asked = |(_, url): &(RosterMember, PoolUrl)| {
+        matches!(url.target, TargetUrl::Address(_)) && asked.iter().all(|asked| **asked != *url)
+    };
     let (told, said) = mpsc::channel();
-    for url in urls {
+    for (member, url) in places.filter(may_be_asked) {
         let (connect_timeout, loss_timeout) = (reach.connect_timeout.min(WAIT), reach.loss_timeout.min(WAIT));
         let (reach, told) = (Reach { connect_timeout, loss_timeout, ..reach.clone() }, told.clone());
         let ask = move || {
-            if let Ok(Some(promoted)) = look(&reach, &Arc::new(url), uuid) {
+            if let Ok(Some(promoted)) = look(&reach, &Arc::new(url), (uuid, &member)) {
                 // Whoever asked may have gone on.
                 let _ = told.send(promoted);
             }
@@ -51,13 +51,18 @@ pub(super) fn promoted(reach: &Reach, roster: &Roster, uuid: Uuid, asked: &[Arc<
     std::iter::from_fn(next).filter(|promoted| promoted.roster.age() > roster.age()).collect()
 }
 
-/// What is at an address of an asynchronous member, if it was promoted.
-pub(super) fn look(reach: &Reach, url: &Arc<PoolUrl>, uuid: Uuid) -> Result<Option<Promoted>, ReplicaError> {
+/// What is at an address of an asynchronous member, if it is that one and was promoted.
+pub(super) fn look(
+    reach: &Reach,
+    url: &Arc<PoolUrl>,
+    (uuid, member): (Uuid, &RosterMember),
+) -> Result<Option<Promoted>, ReplicaError> {
     let site = reach.site(&mut reach.peers(), url)?;
     let Reply::Info(info) = site.ask_when_free(&Request::Info { name: url.name.clone() })? else {
         return Err(ReplicaError::Unexpected);
     };
-    if info.header.pool_uuid != uuid || !is_promoted(&info) {
+    let is_member = member.is(info.header.replica_index, info.header.replica_uuid);
+    if info.header.pool_uuid != uuid || !is_member || !is_promoted(&info) {
         return Ok(None);
     }
     let (info, roster) = hear(&site, url)?;

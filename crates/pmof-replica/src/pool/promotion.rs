@@ -64,7 +64,7 @@ pub enum FormerState {
     NotTold(Arc<ReplicaError>),
     /// It does not, and nobody knows where it is.
     Unknown,
-    /// Its pool had removed the promoted one before, and goes on: there are two pools of one identity.
+    /// It is left as it is, since it is of another pool of the same identity: one that had removed the promoted member before, or was made of an export.
     GoesOn,
 }
 
@@ -220,11 +220,20 @@ impl PoolOptions {
         if open.member.is(found, header.replica_uuid) {
             return Err(ReplicaError::NotTheMember { index, found });
         }
+        let is_known = open.roster.members.iter().any(|member| member.is(found, header.replica_uuid));
         let counts = |roster: &&Roster| roster.counted().any(|member| member.is(found, header.replica_uuid));
         let has_promoted = |roster: &Roster| roster.members.iter().any(|member| is_own(member, &open.member));
         let is_promoted = open.roster.member(found).is_some_and(|member| !member.counts()) && is_promoted(&info);
         let is_newer = roster.as_ref().filter(counts).is_some_and(|roster| !has_promoted(roster));
-        Ok(Answering { url, site, roster, writer: info.open_by, is_promoted, goes_on: is_newer && !is_promoted })
+        Ok(Answering {
+            url,
+            site,
+            roster,
+            writer: info.open_by,
+            is_promoted,
+            goes_on: is_newer && !is_promoted,
+            is_known,
+        })
     }
 
     /// Opens an asynchronous member, and nobody else has it then; applies what is staged. The inner error: it is none.
@@ -286,6 +295,8 @@ struct Answering {
     is_promoted: bool,
     /// It is a member of its pool, which has removed the one that is to be promoted.
     goes_on: bool,
+    /// It is one of the members that the one that is to be promoted knows.
+    is_known: bool,
 }
 
 fn is_own(member: &RosterMember, own: &RosterMember) -> bool {
@@ -298,7 +309,7 @@ impl Former {
     }
 
     fn version(&self) -> Option<u64> {
-        let answering = self.answering().filter(|answering| !answering.goes_on)?;
+        let answering = self.answering().filter(|answering| !answering.goes_on && answering.is_known)?;
         answering.roster.as_ref().map(|roster| roster.version)
     }
 
@@ -306,7 +317,7 @@ impl Former {
     fn told(self, roster: &Roster) -> FormerMember {
         let state = match self.found {
             None => FormerState::Unknown,
-            Some(Ok(answering)) if answering.goes_on => FormerState::GoesOn,
+            Some(Ok(answering)) if answering.goes_on || !answering.is_known => FormerState::GoesOn,
             Some(found) => match found.and_then(|answering| answering.supersede(roster).map_err(Arc::new)) {
                 Ok(()) => FormerState::Told,
                 Err(why) => FormerState::NotTold(why),

@@ -234,7 +234,7 @@ fn changes_that_cannot_be_are_refused_and_nothing_is_changed() {
     assert!(matches!(pool.remove(&url(2)), Err(ChangeError::NotAMember { .. })));
     assert!(matches!(pool.remove("7"), Err(ChangeError::NotAMember { .. })));
     assert!(
-        matches!(pool.replace("1", &url(1)), Err(ChangeError::AlreadyMember { .. })),
+        matches!(pool.replace("1", &url(1)), Err(ChangeError::ItsOwnPlace { index: 1, .. })),
         "the old and the new are one"
     );
     assert!(matches!(pool.replace("nonsense", &url(1)), Err(ChangeError::NotAMember { .. })));

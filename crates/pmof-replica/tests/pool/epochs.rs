@@ -268,7 +268,12 @@ fn a_minority_is_opened_only_when_asked_for() {
     pool.close().unwrap();
     assert!(matches!(options(&all).min_replicas(3).open(), Err(PoolError::Degraded { opened: 2, needed: 3, .. })));
     three[1].stop();
-    assert!(matches!(options(&all).open(), Err(PoolError::Replica { .. })));
+    let error = options(&all).open().unwrap_err();
+    assert!(matches!(error, PoolError::TooFew { here: 1, made: 3, needed: 2, .. }), "{error:?}");
+    assert!(
+        error.is_replica_lost() && error.to_string().contains("1 of the pool's 3 members can be opened"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -79,7 +79,7 @@ fn a_reader_that_cannot_know_who_is_in_sync_gets_an_error() {
     three[1].stop();
     // The two may go on without it, for all that it knows.
     let error = read_until(&reader, Result::err);
-    assert!(matches!(error, PoolError::Replica { .. }), "{error:?}");
+    assert!(matches!(error, PoolError::TooFew { .. }), "{error:?}");
     three[1].restart();
     read_until(&reader, |read| read.is_ok_and(|bytes| bytes == b"old").then_some(()));
 }

@@ -180,7 +180,7 @@ pub(crate) fn pattern(len_bytes: usize, seed: u64) -> Vec<u8> {
 #[track_caller]
 pub(crate) fn of_replica(error: &PoolError) -> (&ReplicaPlace, &ReplicaError) {
     match error {
-        PoolError::Replica { replica, source } => (replica, source),
+        PoolError::Replica { replica, source } | PoolError::TooFew { replica, source, .. } => (replica, source),
         other => panic!("names no replica: {other:?}"),
     }
 }

@@ -73,7 +73,7 @@ impl WasForced {
 }
 
 /// The member that is meant by an address or a number.
-fn named<'f>(found: &'f PoolMembers, old: &str) -> anyhow::Result<&'f MemberStatus> {
+pub(super) fn named<'f>(found: &'f PoolMembers, old: &str) -> anyhow::Result<&'f MemberStatus> {
     let (url, index) = (old.parse::<PoolUrl>().ok(), old.parse::<u16>().ok());
     let is_url = |member: &MemberStatus| {
         let of_member = member.replica.as_ref().and_then(|replica| replica.url());

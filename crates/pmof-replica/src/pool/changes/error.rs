@@ -39,6 +39,16 @@ pub enum ChangeError {
         /// The member.
         replica: Arc<ReplicaPlace>,
     },
+    /// The new member of a replacement is the old one.
+    #[error(
+        "{replica} is member {index} itself: name another address; to make it anew at its own, remove it from the members (pmof pool remove), remove what is left there (pmof pool rm), and add it (pmof pool add)"
+    )]
+    ItsOwnPlace {
+        /// The member.
+        replica: Arc<ReplicaPlace>,
+        /// Its number.
+        index: u16,
+    },
     /// It is a spare, where a member with the pool's bytes is made when one is lost.
     #[error(
         "{replica} is a spare of the pool: choose another address, or take it from the spares first (pmof pool remove)"

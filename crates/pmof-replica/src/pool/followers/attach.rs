@@ -36,6 +36,9 @@ use crate::{
 const STAGING_SUFFIX: &str = ".changes";
 const POINTS_SUFFIX: &str = ".points";
 
+/// Bytes of the log of overwritten pages unless told otherwise, at least: a small pool's is mostly headers.
+const LEAST_POINTS_SPACE: u64 = 1 << 20;
+
 /// The memory of a member that is connected.
 #[derive(Debug)]
 pub(in crate::pool) struct Attached {
@@ -391,7 +394,8 @@ impl Followers {
             return Err(Stop::Rejected(Arc::new(ReplicaError::NotTheMember { index, found })));
         }
         // One that was promoted, or that a later writer has, is not touched.
-        self.check_own(&epochs, index, &info.state).inspect_err(|_| self.fence_if_promoted(pool, &epochs, url))?;
+        self.check_own(&epochs, index, &info.state)
+            .inspect_err(|_| self.fence_if_promoted(pool, &epochs, following))?;
         let own = following.told.lock().epoch.filter(|epoch| *epoch == info.state.epoch.id);
         let current = epochs.lock().view().epoch();
         // From this writer's own connection, or from a writer before it, which may hang. That one is not granted it again: it does not know the epoch.
@@ -426,8 +430,9 @@ impl Followers {
     }
 
     /// Has the pool be written no more where a pool was made of its asynchronous member: what it acknowledged from here on would be another history of that one.
-    fn fence_if_promoted(&self, pool: &Weak<Shared>, epochs: &Epochs, url: &Arc<PoolUrl>) {
-        let Ok(Some(promoted)) = look(&self.reach, url, self.identity.uuid) else { return };
+    fn fence_if_promoted(&self, pool: &Weak<Shared>, epochs: &Epochs, following: &Following) {
+        let (url, member) = (&following.url, &following.of_roster);
+        let Ok(Some(promoted)) = look(&self.reach, url, (self.identity.uuid, member)) else { return };
         if epochs.roster().is_none_or(|own| own.age() >= promoted.roster.age()) {
             return;
         }
@@ -451,7 +456,7 @@ impl Followers {
         following.told.lock().epoch = Some(epoch);
         let (uuid, size_bytes, url) = (self.identity.uuid, self.identity.size_bytes, &following.url);
         let staging = open_staging(&self.reach, url, self.require, uuid)?;
-        let space_bytes = self.keep.space_bytes.unwrap_or(size_bytes);
+        let space_bytes = self.keep.space_bytes.unwrap_or(size_bytes.max(LEAST_POINTS_SPACE));
         match open_points(&self.reach, url, self.require, uuid, (self.keep.count, space_bytes)) {
             Err(why) if is_definite(&why) => {
                 tell_points(pool, following, vec![PointNews::Stopped(Some(why))]);

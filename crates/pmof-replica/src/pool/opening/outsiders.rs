@@ -26,13 +26,15 @@ impl Opening {
         }
         let (members, others): (Vec<_>, Vec<_>) = std::mem::take(opened).into_iter().partition(is_member);
         for Opened { position, index, site, state, roster, .. } in others {
-            let kept = electorate.settled().filter(|_| access == OpenFor::Write);
-            if let Some(newer) = kept.filter(|newer| roster.is_some_and(|kept| kept.age() < newer.age())) {
+            let why = ReplicaError::of_no_member(index, &state, members.iter().map(|member| &member.state));
+            // A pool that was made of an export of this one is none of its members' affair.
+            let is_former = access == OpenFor::Write && !matches!(why, ReplicaError::SameIdentity { .. });
+            let newest = electorate.settled().filter(|_| is_former && !members.is_empty());
+            if let Some(newer) = newest.filter(|newer| roster.is_some_and(|kept| kept.age() < newer.age())) {
                 // So that it leads to the members also where none of them can be reached. Who they are does not depend on it.
                 let _ = tell_roster(&site, newer);
             }
             release(&site);
-            let why = ReplicaError::of_no_member(index, &state, members.iter().map(|member| &member.state));
             self.left_out.push((position, Arc::new(why)));
         }
         *opened = members;
