@@ -330,6 +330,11 @@ impl ReplicaError {
         }
     }
 
+    /// Whether its target has no pool of this name.
+    pub fn is_absent(&self) -> bool {
+        matches!(self, Self::Refused { refusal: PoolRefusal::NotFound, .. })
+    }
+
     /// Whether somebody else has the replica open: the same call may succeed later.
     pub fn is_busy(&self) -> bool {
         matches!(self, Self::Refused { refusal: PoolRefusal::Busy | PoolRefusal::NotFenceable, .. })

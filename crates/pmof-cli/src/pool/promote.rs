@@ -99,6 +99,8 @@ fn untold(former: &FormerMember, promoted: &PoolUrl) -> Option<String> {
     let FormerMember { index, url, .. } = former;
     Some(match &former.state {
         FormerState::Told => return None,
+        // Nothing is there that could take itself for the pool.
+        FormerState::NotTold(why) if why.is_absent() => return None,
         FormerState::Unknown => format!(
             "former member {index} was not told that it is none any more, since its address is not known: no program must open it; remove it where it is found (pmof pool rm)"
         ),

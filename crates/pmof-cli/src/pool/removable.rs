@@ -6,9 +6,7 @@ use std::{
 };
 
 use anyhow::bail;
-use pmof::{
-    MemberState, MemberStatus, PoolInfo, PoolMembers, PoolRefusal, PoolUrl, ReplicaError, causes, replica::TargetUrl,
-};
+use pmof::{MemberState, MemberStatus, PoolInfo, PoolMembers, PoolUrl, ReplicaError, causes, replica::TargetUrl};
 use pmof_console::{output::with_mend, reach::ConnectArgs};
 use uuid::Uuid;
 
@@ -34,13 +32,12 @@ pub(super) fn check_there(
 ) -> anyhow::Result<Vec<&PoolUrl>> {
     let mut gone = Vec::new();
     let is_one = places.len() < 2;
-    let is_absent = |why: &ReplicaError| matches!(why, ReplicaError::Refused { refusal: PoolRefusal::NotFound, .. });
     for url in urls(places) {
         match connect.pools().replica(url.to_string()).info() {
             Ok(infos) => check_not_written(url, infos, connect)?,
             // Its removal says why.
             Err(_) if is_one => {}
-            Err(error) if is_forced && error.replica_error().is_some_and(is_absent) => gone.push(url),
+            Err(error) if is_forced && error.replica_error().is_some_and(ReplicaError::is_absent) => gone.push(url),
             Err(error) if is_unusable(&error) && is_listed(url, connect)? => {
                 if !is_forced {
                     let why = causes(&error);

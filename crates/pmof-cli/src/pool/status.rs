@@ -209,7 +209,15 @@ impl StatusReport {
         let Self { in_sync, here, needed, made, witnesses, .. } = *self;
         let all = made + witnesses;
         let (is, read) = (if here == 1 { "is" } else { "are" }, "read what is there with `pmof cp --min-replicas`");
+        let has_bytes = self.members.iter().any(|member| matches!(member.state, "syncing" | "behind"));
+        let at_point = self.members.iter().find(|member| member.point.is_some()).and_then(|member| member.url.as_ref());
         match (in_sync, all) {
+            (0, _) if !has_bytes => match at_point {
+                Some(url) => format!(
+                    "no member is there that has the pool's bytes; bring one back that has everything, or, if all are lost for good, make a pool of the asynchronous member: `pmof pool promote {url}`"
+                ),
+                None => "no member is there that has the pool's bytes; bring one back that has everything".to_owned(),
+            },
             (0, _) => format!("no member that is there has everything; bring one back that does, or {read}"),
             _ if here >= needed => {
                 format!("those that are there do not go together as the members below say; see there, or {read}")

@@ -28,6 +28,7 @@ fn a_member_is_added_shown_and_promoted() {
     let shown = pmof(["pool", "status", &far]);
     assert!(shown.code == Some(1) && shown.errors.contains("cannot be opened for writing"), "{shown:?}");
     assert!(shown.output.contains(" async    ") && shown.output.contains("at consistency point"), "{shown:?}");
+    assert!(shown.errors.contains(&format!("`pmof pool promote {far}`")), "{shown:?}");
     let error = options(&far).open().unwrap_err();
     assert!(format!("{:#}", pmof::causes(&error)).contains("pmof pool promote"), "{error}");
     let promoted = pmof(["pool", "promote", &far]);

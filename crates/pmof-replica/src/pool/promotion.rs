@@ -60,7 +60,7 @@ pub struct FormerMember {
 pub enum FormerState {
     /// It keeps that durably: opened alone it leads to the promoted one.
     Told,
-    /// It does not: it could not be reached or opened. It is told when it is opened for writing while the promoted one can be reached; until then it takes itself for the pool.
+    /// It does not: it could not be reached or opened, or is not there any more. It is told when it is opened for writing while the promoted one can be reached; until then it takes itself for the pool.
     NotTold(Arc<ReplicaError>),
     /// It does not, and nobody knows where it is.
     Unknown,
@@ -112,7 +112,7 @@ pub enum PromotionError {
         /// The witness.
         replica: Arc<ReplicaPlace>,
     },
-    /// A member that counts answers.
+    /// A member that has the pool's bytes answers, or a witness that a writer has open.
     #[error(
         "{member:#} answers{}, and has what the asynchronous member may lack: open the pool there; or give up what was written since the point (--force)",
         writer.as_ref().map_or_else(String::new, |writer| format!(", is open for writing by {writer}"))
@@ -174,7 +174,7 @@ impl PoolOptions {
             if is_witness { PromotionError::Witness { replica } } else { PromotionError::NotAsynchronous { replica } }
         })?;
         let former = self.former(&open);
-        if let Some(answering) = former.iter().find_map(Former::answering).filter(|_| !is_forced) {
+        if let Some(answering) = former.iter().find_map(Former::standing).filter(|_| !is_forced) {
             let (member, writer) = (place(&answering.url), answering.writer.clone());
             return Err(PromotionError::MemberAnswers { member, writer });
         }
@@ -202,7 +202,7 @@ impl PoolOptions {
         let ask = |member: &RosterMember| {
             let found = member.url.parse().ok().map(|url| self.answering(Arc::new(url), open).map_err(Arc::new));
             let is_pool = member.counts() || matches!(&found, Some(Ok(answering)) if answering.is_promoted);
-            is_pool.then(|| Former { index: member.index, url: member.url.clone(), found })
+            is_pool.then(|| Former { index: member.index, role: member.role, url: member.url.clone(), found })
         };
         open.roster.members.iter().filter(is_other).filter_map(ask).collect()
     }
@@ -280,6 +280,7 @@ impl PoolOptions {
 /// One that is about to be a former member.
 struct Former {
     index: u16,
+    role: Role,
     url: String,
     /// `None`: nobody knows where it is.
     found: Option<Result<Answering, Arc<ReplicaError>>>,
@@ -304,6 +305,11 @@ fn is_own(member: &RosterMember, own: &RosterMember) -> bool {
 }
 
 impl Former {
+    /// One that keeps the pool from being given up: it has what the promoted one may lack, or is a witness of somebody who writes that.
+    fn standing(&self) -> Option<&Answering> {
+        self.answering().filter(|answering| self.role != Role::Witness || answering.writer.is_some())
+    }
+
     fn answering(&self) -> Option<&Answering> {
         self.found.as_ref()?.as_ref().ok()
     }

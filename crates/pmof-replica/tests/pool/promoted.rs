@@ -87,6 +87,28 @@ fn former_members_that_were_away_are_told_when_they_meet_the_promoted_one() {
     assert!(options(&urls).open().is_err());
 }
 
+/// A witness has nothing that the promoted one may lack, and leads to it.
+#[test]
+fn a_witness_keeps_nobody_from_a_promotion_unless_it_is_in_use() {
+    let [mut a, witness, mut far] = std::array::from_fn(|_| Target::start_fixed());
+    let options_of = options([a.url("orders")]).witness(witness.url("orders")).asynchronous(far.url("orders"));
+    let pool = options_of.create(POOL_BYTES).unwrap();
+    pool.persist(0, b"former").unwrap();
+    wait_following(&pool);
+    let alone = options([far.url("orders")]).take_over(Duration::ZERO);
+    alone.promote(false).unwrap_err();
+    pool.close().unwrap();
+    drop(pool);
+    a.stop();
+    assert_eq!(is_told(&alone.promote(false).unwrap()), [false, true]);
+    far.stop();
+    a.restart();
+    // The witness is one of two, and knows.
+    assert!(options([a.url("orders")]).open().is_err());
+    far.restart();
+    assert_eq!(options([a.url("orders")]).open().unwrap().made_count(), 1);
+}
+
 #[test]
 fn a_former_member_that_went_on_is_another_history() {
     let [mut a, mut far] = std::array::from_fn(|_| Target::start_fixed());

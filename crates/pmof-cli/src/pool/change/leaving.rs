@@ -1,6 +1,6 @@
 //! What is left of a member that is removed.
 
-use pmof::{MemberState, PoolOptions, PoolRefusal, ReplicaError};
+use pmof::{MemberState, PoolOptions};
 
 use super::force::named;
 
@@ -11,7 +11,7 @@ pub(super) fn what_stays(options: &PoolOptions, old: &str) -> &'static str {
         return "and what it has stays there";
     };
     match &member.state {
-        MemberState::Lost(why) if is_absent(why) => "of which nothing is there",
+        MemberState::Lost(why) if why.is_absent() => "of which nothing is there",
         MemberState::Lost(why) if why.is_out_of_reach() => "which is out of reach: what it has stays there",
         MemberState::Lost(_) => "and what is left of it stays there",
         _ if member.is_witness => "a witness, whose file stays there",
@@ -20,8 +20,4 @@ pub(super) fn what_stays(options: &PoolOptions, old: &str) -> &'static str {
         MemberState::InSync | MemberState::Syncing | MemberState::Behind(_) => "whose bytes stay there",
         _ => "and what is there stays",
     }
-}
-
-fn is_absent(why: &ReplicaError) -> bool {
-    matches!(why, ReplicaError::Refused { refusal: PoolRefusal::NotFound, .. })
 }
