@@ -106,6 +106,14 @@ pub enum PromotionError {
         /// The replica.
         replica: Arc<ReplicaPlace>,
     },
+    /// Somebody has changed it meanwhile.
+    #[error(
+        "{replica:#} was told of other members while it was to be promoted: somebody writes the pool; see who does, and do the same again"
+    )]
+    Changed {
+        /// The member.
+        replica: Arc<ReplicaPlace>,
+    },
     /// It has none of the pool's bytes.
     #[error("{replica:#} is a witness, which has none of the pool's bytes: there is nothing to make a pool of")]
     Witness {
@@ -138,13 +146,19 @@ pub(super) struct NotAsynchronous {
     is_witness: bool,
 }
 
-/// A member that is open.
-pub(super) struct Open {
-    url: Arc<PoolUrl>,
+/// The pool that an asynchronous member follows, as that keeps it.
+struct Followed {
     uuid: Uuid,
     size_bytes: u64,
     roster: Roster,
+    /// The asynchronous member.
     member: RosterMember,
+}
+
+/// A member that is open.
+pub(super) struct Open {
+    url: Arc<PoolUrl>,
+    followed: Followed,
     state: PoolState,
     pub(super) follower: Follower<Attached>,
 }
@@ -168,15 +182,21 @@ impl PoolOptions {
     pub fn promote(&self, is_forced: bool) -> Result<Promotion, PromotionError> {
         let urls = self.urls()?;
         let [url] = &urls[..] else { return Err(PromotionError::NotOne { named: urls.len() }) };
+        // Before it is taken from anybody.
+        let known = self.known(url);
+        let former = known.as_ref().map(|known| self.former(known)).unwrap_or_default();
+        if let Some(answering) = former.iter().find_map(Former::standing).filter(|_| !is_forced) {
+            let (member, writer) = (place(&answering.url), answering.writer.clone());
+            return Err(PromotionError::MemberAnswers { member, writer });
+        }
         let open = self.open_asynchronous(url)?;
         let open = open.map_err(|NotAsynchronous { is_witness }| {
             let replica = place(url);
             if is_witness { PromotionError::Witness { replica } } else { PromotionError::NotAsynchronous { replica } }
         })?;
-        let former = self.former(&open);
-        if let Some(answering) = former.iter().find_map(Former::standing).filter(|_| !is_forced) {
-            let (member, writer) = (place(&answering.url), answering.writer.clone());
-            return Err(PromotionError::MemberAnswers { member, writer });
+        // Who was asked is who its roster names still.
+        if known.is_none_or(|known| known.roster != open.followed.roster) {
+            return Err(PromotionError::Changed { replica: place(url) });
         }
         if !open.follower.is_at_point() {
             return Err(PromotionError::NoPoint { replica: place(url) });
@@ -184,7 +204,7 @@ impl PoolOptions {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (point, heard) = (open.follower.point().cloned(), open.follower.heard().cloned());
         // Newer than what any of them keeps: whoever meets several goes by the newest.
-        let version = former.iter().filter_map(Former::version).fold(open.roster.version, u64::max);
+        let version = former.iter().filter_map(Former::version).fold(open.followed.roster.version, u64::max);
         let roster = open.found_pool(version)?;
         drop(open);
         // It is of no use any more; a later addition there takes it away.
@@ -196,34 +216,46 @@ impl PoolOptions {
         Ok(Promotion { point, heard, unix_ms, former })
     }
 
+    /// What an asynchronous member says of its pool, which it is not taken from anybody for. `None`: its opening says why.
+    fn known(&self, url: &Arc<PoolUrl>) -> Option<Followed> {
+        let site = self.reach.site(&mut self.reach.peers(), url).ok()?;
+        let (info, roster) = hear(&site, url).ok()?;
+        let (header, roster) = (&info.header, roster?);
+        let own = |member: &&RosterMember| {
+            member.role == Role::Asynchronous && member.is(header.replica_index, header.replica_uuid)
+        };
+        let member = roster.members.iter().find(own)?.clone();
+        Some(Followed { uuid: header.pool_uuid, size_bytes: header.size_bytes, roster, member })
+    }
+
     /// What is found of the members that counted, and of those that were promoted before.
-    fn former(&self, open: &Open) -> Vec<Former> {
-        let is_other = |member: &&RosterMember| member.role != Role::Spare && member.index != open.member.index;
+    fn former(&self, of: &Followed) -> Vec<Former> {
+        let is_other = |member: &&RosterMember| member.role != Role::Spare && member.index != of.member.index;
         let ask = |member: &RosterMember| {
-            let found = member.url.parse().ok().map(|url| self.answering(Arc::new(url), open).map_err(Arc::new));
+            let found = member.url.parse().ok().map(|url| self.answering(Arc::new(url), of).map_err(Arc::new));
             let is_pool = member.counts() || matches!(&found, Some(Ok(answering)) if answering.is_promoted);
             is_pool.then(|| Former { index: member.index, role: member.role, url: member.url.clone(), found })
         };
-        open.roster.members.iter().filter(is_other).filter_map(ask).collect()
+        of.roster.members.iter().filter(is_other).filter_map(ask).collect()
     }
 
     /// A replica of the pool at this address, and not the one that is to be promoted.
-    fn answering(&self, url: Arc<PoolUrl>, open: &Open) -> Result<Answering, ReplicaError> {
+    fn answering(&self, url: Arc<PoolUrl>, of: &Followed) -> Result<Answering, ReplicaError> {
         let site = self.reach.site(&mut self.reach.peers(), &url)?;
         let (info, roster) = hear(&site, &url)?;
         let header = &info.header;
-        if header.pool_uuid != open.uuid {
-            let (uuid, found_uuid, found_bytes) = (open.uuid, header.pool_uuid, header.size_bytes);
-            return Err(ReplicaError::Mismatch { uuid, found_uuid, size_bytes: open.size_bytes, found_bytes });
+        if header.pool_uuid != of.uuid {
+            let (uuid, found_uuid, found_bytes) = (of.uuid, header.pool_uuid, header.size_bytes);
+            return Err(ReplicaError::Mismatch { uuid, found_uuid, size_bytes: of.size_bytes, found_bytes });
         }
-        let (index, found) = (open.member.index, header.replica_index);
-        if open.member.is(found, header.replica_uuid) {
+        let (index, found) = (of.member.index, header.replica_index);
+        if of.member.is(found, header.replica_uuid) {
             return Err(ReplicaError::NotTheMember { index, found });
         }
-        let is_known = open.roster.members.iter().any(|member| member.is(found, header.replica_uuid));
+        let is_known = of.roster.members.iter().any(|member| member.is(found, header.replica_uuid));
         let counts = |roster: &&Roster| roster.counted().any(|member| member.is(found, header.replica_uuid));
-        let has_promoted = |roster: &Roster| roster.members.iter().any(|member| is_own(member, &open.member));
-        let is_promoted = open.roster.member(found).is_some_and(|member| !member.counts()) && is_promoted(&info);
+        let has_promoted = |roster: &Roster| roster.members.iter().any(|member| is_own(member, &of.member));
+        let is_promoted = of.roster.member(found).is_some_and(|member| !member.counts()) && is_promoted(&info);
         let is_newer = roster.as_ref().filter(counts).is_some_and(|roster| !has_promoted(roster));
         Ok(Answering {
             url,
@@ -273,7 +305,8 @@ impl PoolOptions {
         let (staging_bytes, keep) = (attached.staging_bytes(), Keep { count: None, fresh: fresh_area() });
         let follower = Follower::open(attached, staging_bytes, identity.size_bytes, keep).map_err(lost)?;
         let Identity { uuid, size_bytes, .. } = identity;
-        Ok(Ok(Open { url: Arc::clone(url), uuid, size_bytes, roster, member, state, follower }))
+        let followed = Followed { uuid, size_bytes, roster, member };
+        Ok(Ok(Open { url: Arc::clone(url), followed, state, follower }))
     }
 }
 
@@ -359,17 +392,17 @@ impl Open {
         let control = self.follower.memory().data.control();
         let lost = |source| PoolError::Replica { replica: place(&self.url), source };
         let control: &Control = control.ok_or_else(|| lost(Arc::new(ReplicaError::Unexpected)))?;
-        let (state, index) = (&self.state, self.member.index);
+        let (state, index) = (&self.state, self.followed.member.index);
         let (epoch, opening) = (Epoch::new([index]), state.opening.saturating_add(1));
         let ancestors = std::iter::once(state.epoch).chain(state.ancestors.iter().copied());
         let begin = Request::Begin { opening, epoch, ancestors: ancestors.take(ANCESTORS_MAX).collect() };
         let tell = |request: &Request, expected: &Reply| control.ask_for(request, expected).map_err(lost);
         tell(&begin, &Reply::Begun)?;
         tell(&Request::Confirm { epoch: epoch.id }, &Reply::Confirmed)?;
-        let member = RosterMember { role: Role::Data, ..self.member.clone() };
+        let member = RosterMember { role: Role::Data, ..self.followed.member.clone() };
         // Whoever opens former members that know nothing of this one goes on apart from it.
-        let mark = forced::mark(opening, state.epoch.id, 1 << index, self.roster.indexes());
-        let former = Roster { version, ..self.roster.clone() };
+        let mark = forced::mark(opening, state.epoch.id, 1 << index, self.followed.roster.indexes());
+        let former = Roster { version, ..self.followed.roster.clone() };
         let roster = settled_behind(&former, vec![member], opening).forced_by(mark);
         if !give_roster(control, &roster) {
             let why = control.check_in_use().err().unwrap_or_else(|| Arc::new(ReplicaError::Unexpected));
