@@ -305,8 +305,8 @@ impl PoolOptions {
         let (staging_bytes, keep) = (attached.staging_bytes(), Keep { count: None, fresh: fresh_area() });
         let follower = Follower::open(attached, staging_bytes, identity.size_bytes, keep).map_err(lost)?;
         let Identity { uuid, size_bytes, .. } = identity;
-        let followed = Followed { uuid, size_bytes, roster, member };
-        Ok(Ok(Open { url: Arc::clone(url), followed, state, follower }))
+        let of_pool = Followed { uuid, size_bytes, roster, member };
+        Ok(Ok(Open { url: Arc::clone(url), followed: of_pool, state, follower }))
     }
 }
 
