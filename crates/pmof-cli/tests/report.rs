@@ -19,7 +19,7 @@ const TINY: [&str; 14] = [
     "--only",
     "latency-write/tcp/auto/4096",
     "--only",
-    "latency-write/tcp/auto/16384",
+    "latency-write/tcp/auto/65536",
     "--only",
     "latency-write/tcp/apm/64",
     "--rounds",
@@ -89,7 +89,7 @@ fn is_used_by_a_process(temporary: &Path) -> bool {
     fs::read_dir("/proc").unwrap().any(|process| uses(process.unwrap().path()))
 }
 
-const CELLS: [&str; 3] = ["latency-write/tcp/auto/4096", "latency-write/tcp/auto/16384", "latency-write/tcp/apm/64"];
+const CELLS: [&str; 3] = ["latency-write/tcp/auto/4096", "latency-write/tcp/auto/65536", "latency-write/tcp/apm/64"];
 
 #[test]
 fn a_report_has_its_page_its_table_and_its_numbers() {

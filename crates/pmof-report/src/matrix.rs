@@ -129,13 +129,13 @@ impl Axis {
     /// The points of a full and of a quick report.
     pub(crate) fn points(self, quick: bool) -> &'static [u64] {
         match (self, quick) {
-            (Self::Size, true) => &[64, 512, 4096, 16_384, 65_536],
+            (Self::Size, true) => &[64, 512, 4096, 65_536],
             (Self::Size, false) => &[64, 256, 512, 1024, 4096, 8192, 16_384, 32_768, 65_536, 131_072, 262_144],
-            (Self::Threads, true) => &[1, 2, 4, 8],
+            (Self::Threads, true) => &[1, 2, 8],
             (Self::Threads, false) => &[1, 2, 4, 8, 12, 16, 32, 64],
             (Self::Depth, true) => &[1, 4, 16, 64],
             (Self::Depth, false) => &[1, 2, 4, 8, 16, 32, 64, 128],
-            (Self::Load, true) => &[0, 50, 90, 99],
+            (Self::Load, true) => &[0, 50, 99],
             (Self::Load, false) => &[0, 25, 50, 75, 80, 85, 90, 95, 99],
             (Self::Replicas, _) => &[1, 2, 3],
         }

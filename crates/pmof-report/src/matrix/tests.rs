@@ -9,8 +9,8 @@ fn plan(quick: bool) -> Plan {
         address: Some("10.0.0.2".parse().unwrap()),
         source: Some("10.0.0.1".parse().unwrap()),
         only: Vec::new(),
-        seconds: 0.3,
-        rounds: 9,
+        seconds: crate::QUICK_SECONDS,
+        rounds: crate::QUICK_ROUNDS,
         initiator_cpu: None,
         target_cpu: Some(3),
     }
@@ -64,7 +64,7 @@ fn addresses_go_where_they_belong() {
     assert!(!of("shm").contains("--address"));
     assert!(of("verbs").contains("--address 10.0.0.2 --source 10.0.0.1"));
     let cell = &plan.cells()[0];
-    assert!(cell.arguments.join(" ").ends_with("--target-cpu 3 --rounds 9 --time 0.3"), "{cell:?}");
+    assert!(cell.arguments.join(" ").ends_with("--target-cpu 3 --rounds 7 --time 0.25"), "{cell:?}");
 }
 
 #[test]

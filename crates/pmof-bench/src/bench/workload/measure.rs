@@ -15,7 +15,8 @@ use crate::bench::{
     usage::{cpu_of, own_cpu},
 };
 
-/// Operations of a turn before those that count: a tenth, within these. The server was stopped and its caches are cold.
+/// Operations of a turn before those that count: a tenth, within these, and no longer than the turn. The server was stopped and its caches are
+/// cold.
 const WARM_UP_MIN: u64 = 10;
 const WARM_UP_MAX: u64 = 200;
 const WARM_UP_TIME: Duration = Duration::from_millis(100);
@@ -150,7 +151,7 @@ impl Series {
                 side.drive(workload, Extent { operations: u64::MAX, time })?;
             }
             let operations = (turn.operations / 10).clamp(WARM_UP_MIN, WARM_UP_MAX);
-            side.drive(workload, Extent { operations, time: WARM_UP_TIME })?;
+            side.drive(workload, Extent { operations, time: WARM_UP_TIME.min(turn.time) })?;
             let (before, moved_before) = (side.cpu()?, side.moved());
             let tally = if pause.is_zero() || side.servers.is_empty() {
                 side.drive(workload, turn)?
