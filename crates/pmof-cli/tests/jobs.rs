@@ -184,11 +184,23 @@ fn fios_own_tool_reads_json_plus_unchanged() {
     assert!(table.lines().next().unwrap().contains("write_clat_ns_cumulative") && table.lines().count() > 2, "{table}");
 }
 
+/// Connects as soon as somebody listens.
+fn connect(port: u16) -> TcpStream {
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        match TcpStream::connect(("127.0.0.1", port)) {
+            Ok(stream) => return stream,
+            Err(error) => assert!(Instant::now() < until, "nobody listens: {error}"),
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// Carries the bytes of one connection between both ends, each with a delay; for each request, the time by its own clock from when it came from the
 /// client until the reply was on its way back to it.
 fn observe(from: &TcpListener, to: u16, delay: Duration) -> Vec<Duration> {
     let (client, _) = from.accept().unwrap();
-    let server = TcpStream::connect(("127.0.0.1", to)).unwrap();
+    let server = connect(to);
     let carry = |mut from: &TcpStream, mut to: &TcpStream, note: &dyn Fn(bool)| {
         let mut bytes = vec![0; 64 << 10];
         while let Ok(count @ 1..) = from.read(&mut bytes) {
