@@ -198,7 +198,7 @@ pub enum ReplicaError {
     },
     /// The replica was removed from the pool's members, or was to become one and never did.
     #[error(
-        "it is no member of the pool: it was removed, or its addition did not come to an end; remove what is left there (pmof pool rm), and add it again if it is to be one"
+        "it is no member of the pool: it was removed, a pool was made of another one without it, or its addition did not come to an end; read what it has from it alone if that is needed (pmof cp --min-replicas 1), remove what is left there (pmof pool rm), and add it again if it is to be one"
     )]
     NotAMember {
         /// Which of the pool's replicas it says that it is.

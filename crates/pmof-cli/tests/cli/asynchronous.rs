@@ -62,6 +62,7 @@ fn former_members_lead_to_the_promoted_one_and_are_another_history_where_they_we
         line.unwrap_or_else(|| panic!("{said}"))
     };
     assert!(foreign(&here, &said).contains(": it is no member of the pool"), "{said}");
+    assert!(foreign(&here, &said).contains("a pool was made of another one without it"), "{said}");
     assert!(said.contains(&format!("in sync  {far}")), "{said}");
     pmof(["pool", "rm", &here]).done();
 
