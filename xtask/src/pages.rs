@@ -92,6 +92,28 @@ fn the_book_links_only_to_its_own_pages() {
     assert!(out.is_empty(), "name the file in backquotes instead: {out:#?}");
 }
 
+/// What `pmof report rows` prints as the head of its table, and begins its last line with.
+const QUOTED_HEAD: &str = "| operation | pmof | beside | it takes | pmof over it |";
+const QUOTED_SOURCE: &str = "Measured 20";
+
+/// The tables of a page that were printed by `pmof report rows`, each with the first line of text behind it.
+fn quoted(page: &str) -> Vec<Option<&str>> {
+    let starts = page.match_indices(QUOTED_HEAD).map(|(at, _)| &page[at..]);
+    starts.map(|rest| rest.lines().find(|line| !line.is_empty() && !line.starts_with('|'))).collect()
+}
+
+#[test]
+fn quoted_numbers_carry_the_day_and_the_command_of_their_report() {
+    let is_source = |line: &str| line.starts_with(QUOTED_SOURCE) && line.contains("with `pmof report");
+    let texts: Vec<_> = pages().iter().map(|page| fs::read_to_string(page).unwrap()).collect();
+    let found: Vec<_> = texts.iter().flat_map(|text| quoted(text)).collect();
+    assert!(!found.is_empty(), "no page quotes a report");
+    assert!(found.iter().all(|source| source.is_some_and(is_source)), "{found:?}");
+    let bare = format!("{QUOTED_HEAD}\n|---|---|---|---|---|\n| a | 1 | b | 2 | 0.5 |\n\nOther words.\n");
+    assert_eq!(quoted(&bare), [Some("Other words.")]);
+    assert!(!is_source("Other words."));
+}
+
 #[test]
 fn the_readme_fits_a_newcomers_patience() {
     let lines = fs::read_to_string(root().join("README.md")).unwrap().lines().count();
