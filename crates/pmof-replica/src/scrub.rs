@@ -14,11 +14,34 @@ pub(crate) enum Verdict {
     Undecided,
 }
 
-/// Judges a block of which replicas hold different bytes, and that nobody writes.
-pub(crate) fn judge(compared: &Compared, replica_count: usize, block: usize) -> Verdict {
-    let is_most = |replica: &usize| 2 * compared.unlike(*replica, block).count() < replica_count;
-    match (0..replica_count).find(is_most) {
+/// Judges a block of which replicas in sync hold different bytes, and that nobody writes.
+pub(crate) fn judge(compared: &Compared, block: usize) -> Verdict {
+    let known = || (0..compared.replica_count()).filter(|replica| compared.digest(*replica, block).is_some());
+    let count = known().count();
+    let is_most = |replica: &usize| 2 * compared.unlike(*replica, block).count() < count;
+    match known().find(is_most) {
         Some(right) => Verdict::Repair { right, wrong: compared.unlike(right, block).collect() },
         None => Verdict::Undecided,
     }
+}
+
+/// Which replica the others are made equal to in a block, behind a writer's death. All in sync have what was acknowledged, so that any will do for that; what more
+/// than half of them hold has not rotted on one. `source`: the one where no content is on so many.
+pub(crate) fn most_hold(compared: &Compared, source: usize, block: usize) -> usize {
+    match judge(compared, block) {
+        Verdict::Repair { right, .. } => right,
+        Verdict::Undecided => source,
+    }
+}
+
+/// Whether a replica that comes back is to hold what the `source` does in a block: it differs there, and no more of those in sync hold what it does, itself counted,
+/// than what the source does. Else the source is the one that has rotted.
+pub(crate) fn is_lacking(compared: &Compared, (source, returned): (usize, usize), block: usize) -> bool {
+    let count_of = |replica: usize| {
+        let held = compared.digest(replica, block);
+        let holds = |other: &usize| held.is_some() && compared.digest(*other, block) == held;
+        (0..compared.replica_count()).filter(holds).count()
+    };
+    let differs = compared.unlike(source, block).any(|other| other == returned);
+    differs && count_of(returned) <= count_of(source)
 }

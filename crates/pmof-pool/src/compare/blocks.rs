@@ -57,6 +57,11 @@ impl Compared {
         }
     }
 
+    /// How many replicas were asked, those that gave no digests too.
+    pub fn replica_count(&self) -> usize {
+        self.digests.len()
+    }
+
     /// The replicas that gave no digests.
     pub fn failed(&self) -> impl Iterator<Item = usize> {
         self.digests.iter().enumerate().filter(|(_, digests)| digests.is_err()).map(|(replica, _)| replica)
@@ -93,10 +98,10 @@ impl Compared {
         (0..self.block_count).filter(differs)
     }
 
-    /// The same, as ranges; neighbours are one.
-    pub fn differing_ranges(&self) -> Vec<Range<u64>> {
+    /// Those of them that are `wanted`, as ranges; neighbours are one.
+    pub fn ranges_where(&self, wanted: impl Fn(usize) -> bool) -> Vec<Range<u64>> {
         let mut ranges: Vec<Range<u64>> = Vec::new();
-        for block in self.differing().map(|block| self.block(block)) {
+        for block in self.differing().filter(|block| wanted(*block)).map(|block| self.block(block)) {
             match ranges.last_mut() {
                 Some(last) if last.end == block.start => last.end = block.end,
                 _ => ranges.push(block),

@@ -126,7 +126,7 @@ fn of_several_replicas_those_are_told_that_differ_and_those_that_failed() {
     let range = at..4 * at + 100;
     let mut compared = Compared::of_range(&mut [&mut one, &mut two, &mut three, &mut four], &range, at);
     assert_eq!(compared.differing().collect::<Vec<_>>(), [0, 2]);
-    assert_eq!(compared.differing_ranges(), [at..2 * at, 3 * at..4 * at]);
+    assert_eq!(compared.ranges_where(|_| true), [at..2 * at, 3 * at..4 * at]);
     assert_eq!(compared.block(3), 4 * at..4 * at + 100, "the last is shorter");
     let unlike = |compared: &Compared, replica, block| compared.unlike(replica, block).collect::<Vec<_>>();
     assert_eq!((unlike(&compared, 0, 0), unlike(&compared, 0, 2)), (vec![1], vec![3]));

@@ -11,6 +11,7 @@ use super::{
 use crate::{
     PoolError, ReplicaError,
     member::{FlushLevel, Member, replica_error},
+    scrub::most_hold,
 };
 
 /// Ranges that are flushed one by one, at most, where all of a pool may be flushed as well.
@@ -20,7 +21,7 @@ const FLUSHED_RANGES_MAX: usize = 64;
 const FLUSHED_BYTES: u64 = 64 << 20;
 
 impl Open {
-    /// Compares the replicas in use with the source, in all that is comparable. Copies to them what differs, or refuses that. Makes all of
+    /// Compares the replicas in use with each other, in all that is comparable. Copies what most of them hold, or else the source, to those that differ, or refuses that. Makes all of
     /// them durable: what is the same on all may be durable on some, and the program acts on what it reads, whoever stored it.
     pub(super) fn equalize(&self, comparable: &Comparable) -> Result<Equalized, PoolError> {
         let Comparable { comparison, source, .. } = comparable;
@@ -42,9 +43,11 @@ impl Open {
                 return Err(error);
             }
             for block in compared.differing() {
-                let (range, unlike) = (compared.block(block), compared.unlike(source, block));
+                // Without epochs the source has what was written last, and nobody else.
+                let right = if self.epochs.is_some() { most_hold(&compared, source, block) } else { source };
+                let (range, unlike) = (compared.block(block), compared.unlike(right, block));
                 let unlike: Vec<_> = unlike.map(|replica| members[replica]).collect();
-                copied_bytes += self.make_equal(comparable, members[source], &range, &unlike)?;
+                copied_bytes += self.make_equal(comparable, members[right], &range, &unlike)?;
             }
         }
         self.make_durable(&windows);

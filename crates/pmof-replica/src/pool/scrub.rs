@@ -107,7 +107,7 @@ impl Shared {
     }
 
     /// Looks again at a block while nobody writes, and repairs it.
-    fn settle(&self, block: &Range<u64>, report: &mut ScrubReport) -> Result<(), PoolError> {
+    pub(super) fn settle(&self, block: &Range<u64>, report: &mut ScrubReport) -> Result<(), PoolError> {
         let guard = self.open.write();
         let open = guard.as_ref().ok_or(PoolError::Closed)?;
         let in_use = open.members_in_use();
@@ -115,7 +115,7 @@ impl Shared {
         let mut mended: Vec<usize> = Vec::new();
         for page in compared.differing() {
             let range = compared.block(page);
-            let Verdict::Repair { right, wrong } = judge(&compared, in_use.len(), page) else {
+            let Verdict::Repair { right, wrong } = judge(&compared, page) else {
                 report.undecided.push(range);
                 continue;
             };

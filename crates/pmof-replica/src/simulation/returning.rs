@@ -7,6 +7,7 @@ use pmof_control::{Claim, Reply, Request, Role, Roster, RosterMember};
 use super::{
     faults::Fault,
     plan::{Control, PAGES},
+    scrubbing::compared,
     session::{Member, Open, Session, answer, ask, bytes_of, fail, positions, read, send},
     target::{Answer, Message, Replica},
     tasks::sleep,
@@ -15,6 +16,7 @@ use crate::{
     catch_up::{CatchUp, Limit},
     lineage::{Apart, Found, of_returning},
     pages::{PAGE_BYTES, PageMap},
+    scrub::is_lacking,
     view::{Change, Step},
 };
 
@@ -379,10 +381,14 @@ impl Session {
         let source = open.members.iter().find(|source| source.is_in_use()).ok_or(Halt::Later)?;
         let mut differing: Vec<usize> = window.iter().flat_map(pages).collect();
         if is_compared {
-            let right = read(&self.world, source).await.ok_or(Halt::Later)?;
-            let found = read(&self.world, member).await.ok_or(Halt::Later)?;
-            let is_skipped = self.world.borrow().control == Some(Control::ComparisonSkipped);
-            differing.retain(|page| right[*page] != found[*page] && !is_skipped);
+            let others = open.members.iter().filter(|other| other.is_in_use() && !Rc::ptr_eq(other, source));
+            let mut held = Vec::new();
+            for holder in [source, member].into_iter().chain(others) {
+                held.push(read(&self.world, holder).await.ok_or(Halt::Later)?);
+            }
+            let (compared, is_skipped) =
+                (compared(&held), self.world.borrow().control == Some(Control::ComparisonSkipped));
+            differing.retain(|page| is_lacking(&compared, (0, 1), *page) && !is_skipped);
         }
         for page in differing {
             let mut bytes = None;

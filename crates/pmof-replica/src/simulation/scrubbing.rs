@@ -51,7 +51,7 @@ impl Contents for Held<'_> {
     }
 }
 
-fn compared(held: &[Pages]) -> Compared {
+pub(super) fn compared(held: &[Pages]) -> Compared {
     let mut replicas: Vec<_> = held.iter().map(Held).collect();
     let mut replicas: Vec<_> = replicas.iter_mut().map(|replica| replica as &mut dyn Contents).collect();
     Compared::of_range(&mut replicas, &(0..SIZE_BYTES), PAGE_BYTES)
@@ -130,7 +130,7 @@ impl Session {
         if !compared.differing().any(|differing| differing == page) {
             return Some(());
         }
-        let verdict = judge(&compared, in_use.len(), page);
+        let verdict = judge(&compared, page);
         let repaired = match &verdict {
             Verdict::Repair { right, wrong } if self.world.borrow().control == Some(Control::RottenTaken) => {
                 Some((wrong[0], vec![*right]))

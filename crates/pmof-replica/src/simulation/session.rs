@@ -14,6 +14,7 @@ use super::{
     faults::Fault,
     following::Following,
     plan::{Control, PAGES, WORDS},
+    scrubbing::compared,
     target::{Answer, Message},
     tasks::{Lock, Shared, Tasks, sleep, until},
     truth::{Pages, sound, sound_page},
@@ -24,6 +25,7 @@ use crate::{
     older_pages::OlderPages,
     outbox::WriteCount,
     pages::{PAGE_BYTES, PageMap},
+    scrub::most_hold,
     view::{Change, Positions, Step, View},
 };
 
@@ -340,11 +342,19 @@ impl Session {
 
     async fn equalize(&self, source: usize) -> Option<()> {
         let members = self.members.borrow().clone();
-        let right = read(&self.world, &members[source]).await?;
-        for member in members.iter().filter(|member| member.is_in_use()) {
-            let Some(found) = read(&self.world, member).await else { continue };
-            for page in (0..PAGES).filter(|page| found[*page] != right[*page]) {
-                send(&self.world, member, Message::Write { page, words: right[page] });
+        let (mut holders, mut held) = (vec![&members[source]], vec![read(&self.world, &members[source]).await?]);
+        let others = members.iter().enumerate().filter(|(at, member)| *at != source && member.is_in_use());
+        for (_, member) in others {
+            if let Some(found) = read(&self.world, member).await {
+                holders.push(member);
+                held.push(found);
+            }
+        }
+        let compared = compared(&held);
+        for page in compared.differing() {
+            let right = most_hold(&compared, 0, page);
+            for other in compared.unlike(right, page) {
+                send(&self.world, holders[other], Message::Write { page, words: held[right][page] });
             }
         }
         self.flush_everything().await;

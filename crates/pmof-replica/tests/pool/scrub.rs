@@ -14,7 +14,7 @@ use pmof_replica::{Event, Events, Pool, PoolError, ScrubReport};
 use crate::support::*;
 
 fn pool_on<const N: usize>(size_bytes: u64) -> ([Target; N], Pool) {
-    let targets: [Target; N] = std::array::from_fn(|_| Target::start());
+    let targets: [Target; N] = std::array::from_fn(|_| Target::start_fixed());
     let pool = options(targets.each_ref().map(|target| target.url("orders"))).create(size_bytes).unwrap();
     (targets, pool)
 }
@@ -63,6 +63,74 @@ fn of_two_that_differ_nothing_says_which_is_right() {
     let report = scrub(&pool);
     assert!(report.repaired.is_empty() && report.undecided.iter().eq([&(4096..8192)]), "{report:?}");
     assert!(before == [contents(0), contents(1)]);
+}
+
+/// What a replica holds of the first MiB.
+fn held(pool: &Pool, replica: usize) -> Vec<u8> {
+    let mut bytes = vec![0; 1 << 20];
+    pool.read_replica(replica, 0, &mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn what_has_rotted_on_one_is_not_copied_to_one_that_comes_back() {
+    for rotten in [0, 1] {
+        let (mut targets, pool) = pool_on::<3>(1 << 20);
+        pool.persist(0, &pattern(1 << 20, 3)).unwrap();
+        pool.close().unwrap();
+        let named = options(targets.each_ref().map(|target| target.url("orders")));
+        targets[2].stop();
+        // It is left behind, and its writer forgets what it lacks.
+        named.open().unwrap().close().unwrap();
+        flip(&targets[rotten], 600_000);
+        targets[2].restart();
+        let pool = named.open().unwrap();
+        wait_in_sync(&pool);
+        assert!(held(&pool, 2) == pattern(1 << 20, 3), "replica {rotten} has rotted");
+        let report = scrub(&pool);
+        assert_eq!((report.repaired.len(), report.undecided.len()), (1, 0), "{report:?}");
+        assert_eq!(report.repaired[0].replica.to_string(), targets[rotten].url("orders"));
+        assert!(held(&pool, rotten) == pattern(1 << 20, 3));
+    }
+}
+
+#[test]
+fn what_rots_while_one_is_away_is_found_by_its_verification() {
+    let (mut targets, pool) = pool_on::<3>(1 << 20);
+    pool.persist(0, &pattern(1 << 20, 3)).unwrap();
+    pool.close().unwrap();
+    // What was written before the opening no member lacks.
+    let pool = options(targets.each_ref().map(|target| target.url("orders"))).open().unwrap();
+    let mut events = pool.events();
+    // The members' boots are asked for once a second: one that comes back in the same boot is sent what it is known to lack.
+    thread::sleep(Duration::from_millis(1500));
+    targets[2].stop();
+    pool.persist(0, &pattern(4096, 4)).unwrap();
+    flip(&targets[0], 600_000);
+    targets[2].restart();
+    let report = scrubbed(&mut events);
+    assert_eq!((report.repaired.len(), report.replica_count), (1, 3), "{report:?}");
+    wait_for(&mut events, |event| {
+        assert!(!matches!(event, Event::Differs { .. }), "{event}");
+        matches!(event, Event::Verified { .. })
+    });
+    let all = [0, 1, 2].map(|replica| held(&pool, replica));
+    assert!(all[0] == all[1] && all[1] == all[2] && all[0][4096..] == pattern(1 << 20, 3)[4096..]);
+}
+
+#[test]
+fn what_has_rotted_on_one_is_not_copied_behind_a_writers_death() {
+    for rotten in 0..3 {
+        let (targets, pool) = pool_on::<3>(1 << 20);
+        pool.persist(0, &pattern(1 << 20, 3)).unwrap();
+        drop(pool);
+        flip(&targets[rotten], 600_000);
+        let pool = options(targets.each_ref().map(|target| target.url("orders"))).open_waiting(LONG).unwrap();
+        assert!(pool.compared_bytes() > 0);
+        for replica in 0..3 {
+            assert!(held(&pool, replica) == pattern(1 << 20, 3), "replica {replica}, and {rotten} had rotted");
+        }
+    }
 }
 
 #[test]

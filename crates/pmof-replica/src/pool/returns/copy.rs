@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use pmof_control::{DIGESTED_MAX_BYTES, DIGESTS_MAX};
-use pmof_pool::DIGEST_BLOCK_LEN_BYTES;
+use pmof_pool::{Compared, DIGEST_BLOCK_LEN_BYTES};
 
 use super::Halt;
 use crate::{
@@ -13,6 +13,7 @@ use crate::{
         Open,
         compare::{InUse, compare},
     },
+    scrub::is_lacking,
 };
 
 impl Open {
@@ -26,7 +27,8 @@ impl Open {
         let mut ranges = Vec::new();
         for range in window {
             if is_compared {
-                ranges.append(&mut self.differing(member, range)?);
+                let differing = self.differing(member, range)?;
+                ranges.append(&mut self.lacking(member, differing)?);
             } else {
                 ranges.push(range.clone());
             }
@@ -48,6 +50,26 @@ impl Open {
     pub(super) fn source_for(&self, member: &dyn Member) -> Result<&dyn Member, Halt> {
         let mut others = self.in_use().filter(|source| source.control().is_some() && !is_same(&***source, member));
         others.next().map(|source| &**source).ok_or(Halt::Later)
+    }
+
+    /// Those of the ranges in which a member differs from its source that it is to hold as the source does: no others in sync hold what it does.
+    pub(super) fn lacking(&self, member: &dyn Member, differing: Vec<Range<u64>>) -> Result<Vec<Range<u64>>, Halt> {
+        let source = self.source_for(member)?;
+        let members = self.members.iter().map(|member| &**member).enumerate();
+        let all: Vec<_> = members
+            .filter(|(_, one)| is_same(*one, member) || (one.standing().is_in_use() && one.control().is_some()))
+            .collect();
+        let at = |of: &dyn Member| all.iter().position(|(_, one)| is_same(*one, of)).ok_or(Halt::Later);
+        let (source, returned) = (at(source)?, at(member)?);
+        if all.len() < 3 {
+            return Ok(differing);
+        }
+        let mut lacking = Vec::new();
+        for range in &differing {
+            let is_wanted = |compared: &Compared, page| is_lacking(compared, (source, returned), page);
+            lacking.append(&mut blocks(&all, range, PAGE_BYTES, is_wanted)?);
+        }
+        Ok(lacking)
     }
 
     /// The pages of a range that differ, by digests that are computed where both are: first of blocks, then of the pages of those that differ.
@@ -77,12 +99,22 @@ fn is_same(one: &dyn Member, other: &dyn Member) -> bool {
 
 /// The blocks of a range that differ on two replicas, which both compute at once.
 fn differing_blocks(both: [InUse<'_>; 2], range: &Range<u64>, block_bytes: u64) -> Result<Vec<Range<u64>>, Halt> {
+    blocks(&both, range, block_bytes, |_, _| true)
+}
+
+/// Those of the blocks of a range that differ on replicas which are wanted; neighbours are one.
+fn blocks(
+    members: &[InUse<'_>],
+    range: &Range<u64>,
+    block_bytes: u64,
+    is_wanted: impl Fn(&Compared, usize) -> bool,
+) -> Result<Vec<Range<u64>>, Halt> {
     let at_once = (DIGESTED_MAX_BYTES / block_bytes).min(DIGESTS_MAX as u64) * block_bytes;
     let (mut ranges, mut at): (Vec<Range<u64>>, _) = (Vec::new(), range.start);
     while at < range.end {
         let part = at..range.end.min(at + at_once);
-        let compared = compare(&both, &part, block_bytes).map_err(|_| Halt::Later)?;
-        ranges.append(&mut compared.differing_ranges());
+        let compared = compare(members, &part, block_bytes).map_err(|_| Halt::Later)?;
+        ranges.append(&mut compared.ranges_where(|block| is_wanted(&compared, block)));
         at = part.end;
     }
     Ok(ranges)

@@ -8,7 +8,7 @@ use std::{
 
 use super::{Halt, Returns, hold};
 use crate::{
-    ReplicaError,
+    ReplicaError, ScrubReport,
     member::Member,
     pool::{
         Open, Shared,
@@ -32,7 +32,7 @@ impl Returns {
         let Some(control) = member.control() else { return };
         let replica = Arc::clone(&member.standing().place);
         let found = loop {
-            match self.find_difference(pool, &**member) {
+            match self.find_difference(pool, events, &**member) {
                 Ok(found) => break found,
                 // The one that it was compared with was lost: with another one, or when that is back.
                 Err(_) if member.standing().is_in_use() && self.pause(AGAIN_AFTER) => {}
@@ -56,7 +56,7 @@ impl Returns {
         }
     }
 
-    fn find_difference(&self, pool: &Weak<Shared>, member: &dyn Member) -> Result<Compared, Halt> {
+    fn find_difference(&self, pool: &Weak<Shared>, events: &Log, member: &dyn Member) -> Result<Compared, Halt> {
         // Held no longer than that: members that are lost meanwhile are let go of.
         let all = {
             let open = hold(pool)?;
@@ -68,7 +68,7 @@ impl Returns {
             while at < data.end {
                 let step = at..data.end.min(at + STEP_BYTES);
                 let began = Instant::now();
-                if let Some(range) = self.difference_in(pool, member, &step)? {
+                if let Some(range) = self.difference_in(pool, events, member, &step)? {
                     return Ok(Compared::Differs(range));
                 }
                 bytes += step.end - step.start;
@@ -85,6 +85,7 @@ impl Returns {
     fn difference_in(
         &self,
         pool: &Weak<Shared>,
+        events: &Log,
         member: &dyn Member,
         step: &Range<u64>,
     ) -> Result<Option<Range<u64>>, Halt> {
@@ -101,11 +102,25 @@ impl Returns {
             // All that was posted before is before the digests on both.
             let guard = self.hold_all(&shared)?;
             let open = guard.as_ref().ok_or(Halt::Ended)?;
-            if let Some(range) = open.differing(member, &suspect)?.first() {
+            let differing = open.differing(member, &suspect)?;
+            if let Some(range) = open.lacking(member, differing.clone())?.first() {
                 return Ok(Some(range.clone()));
             }
+            drop(guard);
+            // Others hold what it does: the one that it was compared with has rotted.
+            differing.iter().for_each(|range| repair(&shared, events, range));
         }
         Ok(None)
+    }
+}
+
+/// Repairs what most replicas hold otherwise. What fails here is found by the next scrub.
+fn repair(shared: &Shared, events: &Log, range: &Range<u64>) {
+    let began = Instant::now();
+    let mut report = ScrubReport { compared_bytes: range.end - range.start, ..ScrubReport::default() };
+    report.replica_count = shared.hold().map_or(0, |open| open.members_in_use().len());
+    if shared.settle(range, &mut report).is_ok() {
+        events.add(Event::Scrubbed { report: Arc::new(report), took: began.elapsed() });
     }
 }
 
