@@ -118,6 +118,7 @@ impl Wire for Device {
 /// Both ends of a connection; the target's medium takes notes too.
 struct Ends {
     methods: FlushMethods,
+    traffic: Traffic,
     here: Endpoint,
     there: Endpoint,
     device: Device,
@@ -182,11 +183,13 @@ impl Ends {
         here.enable_direct();
         let device = Device { has_flush, asked: Vec::new(), finished: VecDeque::new(), sent: Vec::new() };
         let methods = FlushMethods::default();
-        Self { methods, here, there, device, medium, region: RemoteRegion::of(descriptor), seen: 0 }
+        let region = RemoteRegion::of(descriptor);
+        Self { methods, traffic: Traffic::default(), here, there, device, medium, region, seen: 0 }
     }
 
     fn carrier(&mut self) -> Carrier<'_> {
-        Carrier { endpoint: &mut self.here, wire: &mut self.device, methods: &mut self.methods }
+        let (endpoint, methods, traffic) = (&mut self.here, &mut self.methods, &mut self.traffic);
+        Carrier { endpoint, wire: &mut self.device, methods, traffic }
     }
 
     fn post(&mut self, request: &Request<'_>, signal: Signal) {
