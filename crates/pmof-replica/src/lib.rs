@@ -49,11 +49,12 @@ pub use place::ReplicaPlace;
 pub use pool::{
     Acknowledge, AsynchronousState, AsynchronousStatus, ChangeError, Differing, Event, Events, FormerMember,
     FormerState, KeptPointStatus, Lane, MemberPoints, MemberState, MemberStatus, Pending, Pool, PoolMembers,
-    PoolOptions, PoolStatus, Promotion, PromotionError, RemoteSetOptions, Repaired, ReplicaState, ReplicaStatus,
-    Rollback, RollbackError, ScrubReport, SetOptions, SpareState, SpareStatus,
+    PoolOptions, PoolStatus, Promotion, PromotionError, RemoteSetOptions, ReplicaState, ReplicaStatus, Rollback,
+    RollbackError, SetOptions, SpareState, SpareStatus,
 };
 pub use receipt::{PersistFailure, Receipt, ReplicaReceipt};
 pub use remote_removal::RemoteRemoval;
+pub use scrub::{Repaired, ScrubReport};
 pub use set_info::{PartInfo, ReplicaFound, ReplicaInfo, SetInfo};
 pub use set_removal::{ReplicaRemovalError, SetRemoval, SetRemovalError};
 pub use ssh_replicas::{RemoteState, SshReplicas, remote_place};

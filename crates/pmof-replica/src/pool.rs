@@ -85,7 +85,6 @@ pub use pending::Pending;
 pub use points::{KeptPointStatus, MemberPoints, Rollback, RollbackError};
 pub use promotion::{FormerMember, FormerState, Promotion, PromotionError};
 pub use remote_set::RemoteSetOptions;
-pub use scrub::{Repaired, ScrubReport};
 pub use set::SetOptions;
 pub use status::{PoolStatus, ReplicaState, ReplicaStatus, SpareState, SpareStatus};
 

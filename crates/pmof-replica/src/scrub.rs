@@ -1,9 +1,43 @@
 //! What becomes of a page that differs between replicas in sync: decided without input or output.
 
+use std::{ops::Range, sync::Arc};
+
 use pmof_pool::Compared;
+
+use crate::ReplicaPlace;
 
 #[cfg(test)]
 mod tests;
+
+/// A page that differed on one replica from what most of them hold, and was made equal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Repaired {
+    /// The replica whose copy was wrong.
+    pub replica: Arc<ReplicaPlace>,
+    /// The page, in bytes of the pool.
+    pub range: Range<u64>,
+}
+
+/// What [`Pool::scrub`](crate::Pool::scrub) found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ScrubReport {
+    /// Bytes compared.
+    pub compared_bytes: u64,
+    /// Replicas compared: those in sync.
+    pub replica_count: usize,
+    /// What was repaired.
+    pub repaired: Vec<Repaired>,
+    /// Pages that differ, and of which no content is on more than half of the replicas compared: nothing says which is right. They were
+    /// left as they are.
+    pub undecided: Vec<Range<u64>>,
+}
+
+impl ScrubReport {
+    /// Whether the replicas hold the same.
+    pub(crate) fn found_nothing(&self) -> bool {
+        self.repaired.is_empty() && self.undecided.is_empty()
+    }
+}
 
 /// What is done about it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,17 +2,14 @@
 
 use std::sync::Arc;
 
-use pmof_control::{
-    ConsistencyPoint, FailureDomain, Forced, OpenFor, PoolInfo, Reply, Request, Role, Roster, WriterStatus,
-};
-use pmof_mem::Durability;
+use pmof_control::{ConsistencyPoint, FailureDomain, Forced, PoolInfo, Reply, Request, Role, Roster, WriterStatus};
 use uuid::Uuid;
 
 use super::{
     followers::Reading,
     opened::{check_distinct, place},
     promoted::promoted,
-    rosters::read_roster,
+    rosters::hear,
 };
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace, TargetUrl,
@@ -22,7 +19,6 @@ use crate::{
     peers::Peers,
     reach::Reach,
     roster::{FoundMember, elsewhere, lacks, newest, spares_elsewhere},
-    site::Site,
 };
 
 #[cfg(test)]
@@ -237,25 +233,6 @@ fn ask(reach: &Reach, peers: &mut Peers, url: &Arc<PoolUrl>, wanted: Option<Foun
         Err(error) => (Err(Arc::new(error)), None, None),
     };
     Answer { url: Arc::clone(url), wanted, may_be_none: false, info, roster, domain }
-}
-
-/// What a target says of a replica, and the roster that it keeps there.
-pub(super) fn hear(site: &Site, url: &PoolUrl) -> Result<(Box<PoolInfo>, Option<Roster>), ReplicaError> {
-    match site.ask_when_free(&Request::Info { name: url.name.clone() })? {
-        Reply::Info(info) => Ok((info, roster_of(site, url)?)),
-        _ => Err(ReplicaError::Unexpected),
-    }
-}
-
-/// The roster that a target keeps; `None` where it keeps none or cannot tell it now. A member that cannot be opened is no help to the others, whatever
-/// its state says.
-fn roster_of(site: &Site, url: &PoolUrl) -> Result<Option<Roster>, ReplicaError> {
-    let open = Request::Open { name: url.name.clone(), access: OpenFor::Read, require: Durability::Visible };
-    site.ask_when_free(&open)?;
-    let roster = site.send(&Request::Roster { offset: 0 }).and_then(|asked| read_roster(site, asked));
-    // What cannot be closed ends with the connection.
-    let _ = site.ask(&Request::Close { in_order: false });
-    Ok(roster.ok().flatten())
 }
 
 impl Answer {

@@ -9,7 +9,7 @@ use std::{
 use pmof_control::{PoolInfo, Reply, Request, Role, Roster, RosterMember};
 use uuid::Uuid;
 
-use super::members::hear;
+use super::rosters::hear;
 use crate::{PoolUrl, ReplicaError, TargetUrl, reach::Reach};
 
 /// How long an opening waits for the word of asynchronous members, none of which it needs.

@@ -16,11 +16,10 @@ use super::{
     PoolOptions,
     epochs::give_roster,
     followers::{Attached, fresh_area, is_definite, open_points, open_staging, points_options, staging_options},
-    members::hear,
     opened::{Checked, Identity, check_opened, place},
     opening::{failed, forced, millis},
     promoted::is_promoted,
-    rosters::read_roster,
+    rosters::{hear, read_roster},
 };
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace,

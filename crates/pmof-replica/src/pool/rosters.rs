@@ -1,9 +1,10 @@
 //! Rosters of the members of a pool, as targets keep them: read when it is opened, to know the members and to find those that were not named.
 
-use pmof_control::{Reply, Request, Roster};
+use pmof_access::Durability;
+use pmof_control::{OpenFor, PoolInfo, Reply, Request, Roster};
 
 use crate::{
-    ReplicaError,
+    PoolUrl, ReplicaError,
     site::{Asked, Site},
 };
 
@@ -34,4 +35,23 @@ pub(super) fn read_roster(site: &Site, asked: Asked) -> Result<Option<Roster>, R
         }
         answer = site.ask(&Request::Roster { offset: bytes.len() as u16 });
     }
+}
+
+/// What a target says of a replica, and the roster that it keeps there.
+pub(super) fn hear(site: &Site, url: &PoolUrl) -> Result<(Box<PoolInfo>, Option<Roster>), ReplicaError> {
+    match site.ask_when_free(&Request::Info { name: url.name.clone() })? {
+        Reply::Info(info) => Ok((info, roster_of(site, url)?)),
+        _ => Err(ReplicaError::Unexpected),
+    }
+}
+
+/// The roster that a target keeps; `None` where it keeps none or cannot tell it now. A member that cannot be opened is no help to the others, whatever
+/// its state says.
+fn roster_of(site: &Site, url: &PoolUrl) -> Result<Option<Roster>, ReplicaError> {
+    let open = Request::Open { name: url.name.clone(), access: OpenFor::Read, require: Durability::Visible };
+    site.ask_when_free(&open)?;
+    let roster = site.send(&Request::Roster { offset: 0 }).and_then(|asked| read_roster(site, asked));
+    // What cannot be closed ends with the connection.
+    let _ = site.ask(&Request::Close { in_order: false });
+    Ok(roster.ok().flatten())
 }

@@ -11,8 +11,8 @@ use crate::{
     electorate::{Electorate, Word},
     lineage::Found,
     pool::{
-        members::hear,
         promoted::{Promoted, promoted},
+        rosters::hear,
     },
     roster::{elsewhere, lacks, newest, spares_elsewhere},
 };

@@ -108,7 +108,9 @@ impl Returns {
             }
             drop(guard);
             // Others hold what it does: the one that it was compared with has rotted.
-            differing.iter().for_each(|range| repair(&shared, events, range));
+            for range in &differing {
+                repair(&shared, events, range);
+            }
         }
         Ok(None)
     }
