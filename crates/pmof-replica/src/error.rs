@@ -196,6 +196,16 @@ pub enum ReplicaError {
         /// The one that is there.
         found: u16,
     },
+    /// The file is a copy of a member's, which is at its own address, as the pool's members have it.
+    #[error(
+        "it is a copy of replica {index}, which is at {home}: nothing depends on it; `pmof pool rm --force` removes the copy alone"
+    )]
+    ACopy {
+        /// Which of the pool's replicas it is a copy of.
+        index: u16,
+        /// Where that lies.
+        home: Arc<ReplicaPlace>,
+    },
     /// The replica was removed from the pool's members, or was to become one and never did.
     #[error(
         "it is no member of the pool: it was removed, a pool was made of another one without it, or its addition did not come to an end; read what it has from it alone if that is needed (pmof cp --min-replicas 1), remove what is left there (pmof pool rm), and add it again if it is to be one"
@@ -204,10 +214,12 @@ pub enum ReplicaError {
         /// Which of the pool's replicas it says that it is.
         index: u16,
     },
-    /// The replica was a member of the pool before it and the members parted, and was written since, as where another one was [promoted](crate::PoolOptions::promote).
+    /// The replica was a member of the pool before it and the members parted, and was written since, as where another one was [promoted](crate::PoolOptions::promote), or where each was
+    /// forced to go on without the other.
     #[error(
-        "it is another history of the same pool: it parted from the members and went on to opening {opening}, they are at {others}, as where a pool was made of an asynchronous member (pmof pool promote); \
-         each lacks what the other acknowledged since: keep the members, read what they lack from this one alone (pmof cp --min-replicas 1), and remove it there (pmof pool rm)"
+        "it is another history of the same pool: it parted from the members and went on to opening {opening}, they are at {others}, as where a pool was made of an asynchronous member (pmof pool promote), \
+         or where each of two members was forced to go on without the other (pmof pool remove --force); each lacks what the other acknowledged since: read each of the two alone (pmof cp --min-replicas 1), \
+         and decide which to keep before you remove either (pmof pool rm --force)"
     )]
     AnotherHistory {
         /// Which of the pool's replicas it says that it is.

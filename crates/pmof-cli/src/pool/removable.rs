@@ -6,7 +6,9 @@ use std::{
 };
 
 use anyhow::bail;
-use pmof::{MemberState, MemberStatus, PoolInfo, PoolMembers, PoolUrl, ReplicaError, causes, replica::TargetUrl};
+use pmof::{
+    Forced, MemberState, MemberStatus, PoolInfo, PoolMembers, PoolUrl, ReplicaError, causes, replica::TargetUrl,
+};
 use pmof_console::{output::with_mend, reach::ConnectArgs};
 use uuid::Uuid;
 
@@ -14,6 +16,7 @@ use super::{
     list::STAGING_SUFFIX,
     place::PoolPlace,
     remove::{is_listed, is_unusable},
+    status::ForcedReport,
 };
 
 /// What the name of the points that an asynchronous member keeps ends with.
@@ -74,26 +77,36 @@ fn check_not_written(url: &PoolUrl, mut infos: Vec<PoolInfo>, connect: ConnectAr
 /// what an asynchronous member needs beside its data.
 pub(super) fn check_no_members_left(places: &[PoolPlace], connect: ConnectArgs) -> anyhow::Result<()> {
     let urls: Vec<_> = urls(places).collect();
-    let (mut former, mut present) = (Vec::new(), Vec::new());
+    let (mut former, mut present, mut went_on) = (Vec::new(), Vec::new(), Vec::new());
     for url in &urls {
         check_not_beside_member(url, &urls, connect)?;
         let others = urls.iter().filter(|other| *other != url).copied();
         // What cannot be judged is for its target to refuse.
         let Ok(found) = members(connect, std::iter::once(*url).chain(others)) else { continue };
-        let PoolMembers { pool_uuid, members, .. } = found;
+        let PoolMembers { pool_uuid, members, forced, .. } = found;
         let Some(member) = members.first().filter(|member| !matches!(member.state, MemberState::Lost(_))) else {
             continue;
         };
+        check_of_no_other(url, member)?;
         let left: Vec<_> = members.iter().skip(urls.len()).filter(|member| !is_none(member)).collect();
-        if is_none(member) || left.iter().any(|other| is_former(url, other, connect)) {
+        let mut is_former = is_none(member);
+        for other in &left {
+            if let Some(former) = as_former(url, other, connect) {
+                check_of_no_other(url, &former)?;
+                is_former = true;
+            }
+        }
+        if is_former {
             former.push((pool_uuid, *url));
         } else if left.is_empty() {
             present.push((pool_uuid, *url));
+            went_on.push((*url, forced));
         } else {
             return Err(others_left(url, member, &left, pool_uuid));
         }
     }
-    check_apart_from_former(&present, &former)
+    check_apart_from_former(&present, &former)?;
+    went_on.iter().try_for_each(|(url, forced)| check_not_forced(url, forced.as_ref()))
 }
 
 /// Pools of targets.
@@ -115,16 +128,38 @@ fn is_none(member: &MemberStatus) -> bool {
     matches!(member.state, MemberState::Foreign(_) | MemberState::Spare)
 }
 
-/// Whether `other`, which the replica at `url` takes for a member of its pool, knows that this one is none any more: of an asynchronous member a pool may have been made.
-fn is_former(url: &PoolUrl, other: &MemberStatus, connect: ConnectArgs) -> bool {
-    let Some(other) = other.replica.as_ref().and_then(|replica| replica.url()) else { return false };
+/// What the replica at `url` is by the word of `other`, which it takes for a member of its pool, where that knows that it is none any more: of an asynchronous member a pool may have been made.
+fn as_former(url: &PoolUrl, other: &MemberStatus, connect: ConnectArgs) -> Option<MemberStatus> {
+    let other = other.replica.as_ref()?.url()?;
     // The word of a replica is not enough to start a program or to open a file.
     if !matches!(other.target, TargetUrl::Address(_)) {
-        return false;
+        return None;
     }
-    let Ok(found) = members(connect, [other, url]) else { return false };
-    let state = |at: usize| found.members.get(at).map(|member| &member.state);
-    matches!((state(0), state(1)), (Some(MemberState::InSync), Some(MemberState::Foreign(why))) if why.is_of_no_member())
+    let mut found = members(connect, [other, url]).ok()?.members.into_iter();
+    match (found.next()?.state, found.next()?) {
+        (MemberState::InSync, former) if matches!(&former.state, MemberState::Foreign(why) if why.is_of_no_member()) => {
+            Some(former)
+        }
+        _ => None,
+    }
+}
+
+/// Refuses what has something that no member has, and a copy, which is easily taken for the member.
+fn check_of_no_other(url: &PoolUrl, member: &MemberStatus) -> anyhow::Result<()> {
+    let MemberState::Foreign(why) = &member.state else { return Ok(()) };
+    if matches!(**why, ReplicaError::ACopy { .. } | ReplicaError::AnotherHistory { .. }) {
+        bail!("{url}: {}; nothing was removed", causes(&**why));
+    }
+    Ok(())
+}
+
+/// Refuses a pool that was forced, as long as nobody has said that that is known: a member that it went on without may have gone on, too.
+fn check_not_forced(url: &PoolUrl, forced: Option<&Forced>) -> anyhow::Result<()> {
+    let Some(forced) = forced.map(ForcedReport::new) else { return Ok(()) };
+    bail!(
+        "{url} may be one of two histories of its pool, and nothing was removed: {forced}, and the others may have gone on as well; find out which is to be kept (pmof pool status, pmof cp --min-replicas 1) \
+         and say that you know (pmof pool clear {url}), or remove it all the same by --force"
+    )
 }
 
 fn others_left(url: &PoolUrl, member: &MemberStatus, left: &[&MemberStatus], pool: Uuid) -> anyhow::Error {

@@ -17,12 +17,12 @@ use pmof_console::{
 use serde::Serialize;
 
 use super::utc::utc;
-use crate::watch::WatchArgs;
+use crate::{failure::Differs, watch::WatchArgs};
 
 /// Show which members a pool has, in which states they are, and how many losses it survives now
 ///
 /// One address is enough: the members know each other. Nothing is written, and a writer is not disturbed. The exit status is 1 where too few members are
-/// there to open the pool. How much a member that catches up still lacks, the lag of an asynchronous one at this moment, and what happened last are the writer's word of a second or so ago, and
+/// there to open the pool, and 3 where two histories of it were found. How much a member that catches up still lacks, the lag of an asynchronous one at this moment, and what happened last are the writer's word of a second or so ago, and
 /// not told where it has the pool as files of this machine only.
 #[derive(Debug, clap::Args)]
 pub(super) struct StatusArgs {
@@ -110,6 +110,9 @@ struct MemberReport {
     staged: Option<PointReport>,
     /// What the writer says of it, where it has the pool open and tells it.
     progress: Option<ProgressReport>,
+    /// It parted from the members and was written since.
+    #[serde(skip)]
+    is_another_history: bool,
 }
 
 #[derive(Debug, Serialize)]
@@ -136,7 +139,11 @@ pub(super) fn run(args: &StatusArgs, connect: ConnectArgs) -> anyhow::Result<()>
         Ok(asked)
     };
     let report = args.watch.show(|| show(members(), args.watch.json))?;
-    report.problem().map_or(Ok(()), |problem| bail!("{problem}"))
+    match (report.problem(), report.histories()) {
+        (Some(problem), _) => bail!("{problem}"),
+        (None, Some(histories)) => Err(Differs::error(histories)),
+        (None, None) => Ok(()),
+    }
 }
 
 /// Members on targets that were not named.
@@ -202,6 +209,20 @@ impl StatusReport {
 
     fn problem(&self) -> Option<String> {
         self.losses_survived.is_none().then(|| format!("the pool cannot be opened for writing now: {}", self.too_few()))
+    }
+
+    /// That there are two histories of the pool, and where: the one of its members, and another.
+    fn histories(&self) -> Option<String> {
+        let other = self.members.iter().find(|member| member.is_another_history)?;
+        let urls =
+            self.members.iter().filter(|member| member.state == "in sync").filter_map(|member| member.url.clone());
+        let (urls, opening) = (urls.collect::<Vec<_>>().join(", "), other.opening.unwrap_or_default());
+        let url = other.url.as_deref().unwrap_or("a replica");
+        Some(format!(
+            "there are two histories of the pool: {urls} at opening {}, and {url} at opening {opening}; each lacks what the other acknowledged since they parted: read each of the two alone \
+             (pmof cp --min-replicas 1), and decide which to keep before you remove either",
+            self.opening
+        ))
     }
 
     /// Why the pool cannot be opened, and what to do.
@@ -277,6 +298,9 @@ impl StatusReport {
             let domain =
                 if member.is_witness && member.state != "witness" { format!("{domain}, a witness") } else { domain };
             line("member", &format!("{index} {:<8} {url}{domain}{why}", member.state));
+        }
+        if let Some(histories) = self.histories() {
+            line("histories", &histories);
         }
         for EventReport { unix_ms, what } in self.events.iter().flatten() {
             line("event", &format!("{} {what}", utc(unix_ms / 1000)));
@@ -426,6 +450,7 @@ impl MemberReport {
             heard: heard.map(|heard| PointReport::new(heard)),
             staged: staged.map(|staged| PointReport::new(staged)),
             progress,
+            is_another_history: matches!(&member.state, MemberState::Foreign(why) if matches!(**why, ReplicaError::AnotherHistory { .. })),
         }
     }
 }

@@ -81,8 +81,11 @@ fn former_members_lead_to_the_promoted_one_and_are_another_history_where_they_we
     options(&here).open().unwrap().close().unwrap();
     two[1].restart();
     let far = two[1].url("apart");
-    let shown = pmof(["pool", "status", &here, &far]).done();
-    assert!(foreign(&here, &shown).contains(": it is another history of the same pool"), "{shown}");
+    let shown = pmof(["pool", "status", &here, &far]);
+    shown.differs(&["there are two histories of the pool", &here, &far]);
+    assert!(foreign(&here, &shown.output).contains(": it is another history of the same pool"), "{shown:?}");
+    pmof(["pool", "rm", &here]).failed(&["nothing was removed"]);
+    pmof(["pool", "rm", &here, &far]).failed(&["another history", "nothing was removed"]);
     pmof(["pool", "info", &here, &far]).differs(&[&here, "another history", "--min-replicas 1", "pmof pool rm"]);
     let place = tempfile::tempdir().unwrap();
     let copy = place.path().join("copy");

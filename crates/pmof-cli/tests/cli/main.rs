@@ -26,6 +26,7 @@ mod sets;
 mod signals;
 mod soaks;
 mod status;
+mod strays;
 mod support;
 mod systemd;
 #[cfg(all(feature = "fabric", feature = "verbs"))]

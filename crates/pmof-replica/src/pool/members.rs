@@ -21,6 +21,7 @@ use crate::{
     roster::{FoundMember, elsewhere, lacks, newest, spares_elsewhere},
 };
 
+mod copies;
 #[cfg(test)]
 mod tests;
 
@@ -124,6 +125,8 @@ struct Answer {
     wanted: Option<FoundMember>,
     /// Where a roster has a spare: it counts only if that has become a member.
     may_be_none: bool,
+    /// Where the member lies of whose file this is a copy.
+    copy_of: Option<Arc<PoolUrl>>,
     info: Result<Box<PoolInfo>, Arc<ReplicaError>>,
     roster: Option<Roster>,
     domain: Option<FailureDomain>,
@@ -133,6 +136,9 @@ struct Answer {
 pub(super) fn survey(reach: &Reach, named: &[Arc<PoolUrl>]) -> Result<PoolMembers, PoolError> {
     let mut peers = reach.peers();
     let mut answers: Vec<_> = named.iter().map(|url| ask(reach, &mut peers, url, None)).collect();
+    if let Some(roster) = roster(&answers).cloned() {
+        copies::find(reach, &mut peers, &roster, &mut answers);
+    }
     let mut followed: Option<Roster> = None;
     // Those that are found may know of later members.
     while let Some(roster) = roster(&answers).cloned() {
@@ -232,7 +238,7 @@ fn ask(reach: &Reach, peers: &mut Peers, url: &Arc<PoolUrl>, wanted: Option<Foun
         Ok((info, roster, domain)) => (Ok(info), roster, domain),
         Err(error) => (Err(Arc::new(error)), None, None),
     };
-    Answer { url: Arc::clone(url), wanted, may_be_none: false, info, roster, domain }
+    Answer { url: Arc::clone(url), wanted, may_be_none: false, copy_of: None, info, roster, domain }
 }
 
 impl Answer {
@@ -246,6 +252,11 @@ impl Answer {
         place(&self.url)
     }
 
+    /// Whether it is of the pool that the `answers` are looked at for.
+    fn is_of(&self, answers: &[Self]) -> bool {
+        first(answers).is_some_and(|first| self.why_foreign(first).is_none())
+    }
+
     /// Why what answered is no member of the pool that `first` is of.
     fn why_foreign(&self, first: &PoolInfo) -> Option<ReplicaError> {
         let (header, first) = (&self.info.as_ref().ok()?.header, &first.header);
@@ -257,7 +268,11 @@ impl Answer {
                 found_bytes: header.size_bytes,
             });
         }
-        let (wanted, found) = (self.wanted.as_ref()?, header.replica_index);
+        let found = header.replica_index;
+        if let Some(home) = &self.copy_of {
+            return Some(ReplicaError::ACopy { index: found, home: place(home) });
+        }
+        let wanted = self.wanted.as_ref()?;
         let is_member =
             wanted.index == found && (wanted.replica_uuid.is_nil() || wanted.replica_uuid == header.replica_uuid);
         (!is_member).then_some(ReplicaError::NotTheMember { index: wanted.index, found })
@@ -391,7 +406,9 @@ fn members(answers: Vec<Answer>, states: Vec<MemberState>, roster: &Roster) -> V
             let info = answer.info.ok();
             let index = match &state {
                 // Where it is that of no member, nothing is to be done about one.
-                MemberState::Foreign(why) if why.is_of_no_member() => None,
+                MemberState::Foreign(why) if why.is_of_no_member() || matches!(**why, ReplicaError::ACopy { .. }) => {
+                    None
+                }
                 MemberState::Foreign(_) => answer.wanted.map(|wanted| wanted.index),
                 _ => info.as_ref().map(|info| info.header.replica_index).or_else(by_url),
             };
