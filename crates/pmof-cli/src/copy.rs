@@ -116,7 +116,7 @@ struct Report {
 
 /// The pool was read from fewer replicas than it has.
 #[derive(Debug, Serialize)]
-struct Degraded {
+pub(crate) struct Degraded {
     opened: usize,
     made: usize,
     /// Fewer were allowed than are known to have everything.
@@ -127,7 +127,7 @@ struct Degraded {
 }
 
 impl Degraded {
-    fn of(pool: &Pool, is_forced: bool) -> Option<Self> {
+    pub(crate) fn of(pool: &Pool, is_forced: bool) -> Option<Self> {
         let (opened, made) = (replicas_in_use(pool).len(), pool.made_count());
         let left_out = pool.left_out().iter().map(|(replica, why)| format!("{replica}: {}", causes(why))).collect();
         (opened < made).then_some(Self { opened, made, is_forced, left_out })

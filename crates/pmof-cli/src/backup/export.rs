@@ -24,8 +24,8 @@ use super::{
     writer::{ExportWriter, Written},
 };
 use crate::{
-    copy::{check_destination, progress::Progress},
-    named,
+    copy::{Degraded, check_destination, progress::Progress},
+    failure, named,
     new_file::{NewFile, sync_name},
 };
 
@@ -93,6 +93,8 @@ struct Report {
     moment: &'static str,
     /// Replicas that were compared with each other: those in sync of a closed pool.
     replicas_compared: usize,
+    /// Set if the pool was read from fewer replicas than it has.
+    degraded: Option<Degraded>,
     point: Option<String>,
     point_number: Option<u64>,
     opening: u64,
@@ -107,8 +109,8 @@ pub(crate) fn run(args: &ExportArgs, connect: ConnectArgs) -> anyhow::Result<()>
     }
     let to = name_of(&args.file, "standard output");
     let started = Instant::now();
-    let (written, compared) = export(args, connect).with_context(|| format!("cannot export {} to {to}", args.url))?;
-    let report = Report::new(args, &written, compared, started.elapsed());
+    let exported = export(args, connect).with_context(|| format!("cannot export {} to {to}", args.url))?;
+    let report = Report::new(args, exported, started.elapsed());
     let text = if args.json { serde_json::to_string(&report)? + "\n" } else { report.text() };
     if is_stream(&args.file) {
         // Whoever asked may be gone.
@@ -118,8 +120,15 @@ pub(crate) fn run(args: &ExportArgs, connect: ConnectArgs) -> anyhow::Result<()>
     Ok(output::print(&text)?)
 }
 
-/// What was written, and how many replicas were compared.
-fn export(args: &ExportArgs, connect: ConnectArgs) -> anyhow::Result<(Written, usize)> {
+/// What was written, and of what.
+struct Exported {
+    written: Written,
+    /// How many replicas were compared.
+    compared: usize,
+    degraded: Option<Degraded>,
+}
+
+fn export(args: &ExportArgs, connect: ConnectArgs) -> anyhow::Result<Exported> {
     for path in args.digests.iter().chain(Some(&args.file).filter(|file| !is_stream(file))) {
         check_destination(path, args.force)?;
     }
@@ -134,6 +143,12 @@ fn export(args: &ExportArgs, connect: ConnectArgs) -> anyhow::Result<(Written, u
     if args.at_point.is_none() && !matches!(source.moment, Moment::Point(_)) {
         named::check_members(source.pool(), &std::iter::once(&args.url).chain(&args.replica).collect::<Vec<_>>())?;
     }
+    let is_at_point = matches!(source.moment, Moment::Point(_));
+    let degraded = Degraded::of(source.pool(), args.min_replicas.is_some()).filter(|_| !is_at_point);
+    if let Some(degraded) = &degraded {
+        failure::warn(&format!("{degraded}"));
+    }
+    let exported = |written| Exported { written, compared: source.compared_count(), degraded };
     let header = header_of(&source, base.as_ref());
     if let Some((path, base)) = args.since.as_ref().zip(base.as_ref()) {
         base.header.check_same_pool(&header).with_context(|| format!("{} is of no use here", path.display()))?;
@@ -144,13 +159,13 @@ fn export(args: &ExportArgs, connect: ConnectArgs) -> anyhow::Result<(Written, u
     if is_stream(&args.file) {
         let output = io::BufWriter::with_capacity(BUFFER_BYTES, io::stdout());
         let written = write_all(&source, (output, header, base), &progress).map_err(gone)?;
-        return Ok((keep_digests(written, files)?, source.compared_count()));
+        return Ok(exported(keep_digests(written, files)?));
     }
     let file = new_file(&args.file)?;
     let output = io::BufWriter::with_capacity(BUFFER_BYTES, file.file());
     let written = write_all(&source, (output, header, base), &progress)?;
     publish(file, args.force)?;
-    Ok((keep_digests(written, files)?, source.compared_count()))
+    Ok(exported(keep_digests(written, files)?))
 }
 
 /// What an earlier export, or the file of its digests, says.
@@ -256,7 +271,8 @@ fn keep_digests(written: Written, (file, force): (Option<NewFile>, bool)) -> any
 }
 
 impl Report {
-    fn new(args: &ExportArgs, written: &Written, replicas_compared: usize, elapsed: Duration) -> Self {
+    fn new(args: &ExportArgs, exported: Exported, elapsed: Duration) -> Self {
+        let Exported { written, compared: replicas_compared, degraded } = exported;
         let header = &written.header;
         let (moment, point) = match &header.moment {
             Moment::Closed => ("closed", None),
@@ -274,6 +290,7 @@ impl Report {
             export_bytes: written.stream_bytes,
             moment,
             replicas_compared,
+            degraded,
             point: point.map(|point| point.name.clone()),
             point_number: point.map(|point| point.number),
             opening: header.opening,
@@ -285,6 +302,9 @@ impl Report {
     fn text(&self) -> String {
         let at = match (self.moment, &self.point) {
             ("point", Some(name)) => format!("at consistency point {name:?}"),
+            ("closed", _) if self.degraded.is_some() => {
+                "as those that were read have it, and not as all of its replicas do".to_owned()
+            }
             ("closed", _) => "as its writer closed it".to_owned(),
             _ => "as one replica has it: its writer died and did not close it".to_owned(),
         };

@@ -527,3 +527,32 @@ fn an_export_that_finds_no_room_says_what_to_do() {
         assert!(errors.contains(words), "{errors}");
     }
 }
+
+/// As a copy is.
+#[test]
+fn an_export_of_fewer_replicas_than_there_are_is_warned_of() {
+    let mut three: [Target; 3] = std::array::from_fn(|_| Target::start());
+    let urls = [0, 1].map(|at: usize| three[at].url("ex"));
+    let two = || options(&urls[0]).replica(&urls[1]);
+    two().witness(three[2].url("ex")).create(MIB as u64).unwrap().close().unwrap();
+    three[0].kill();
+    change(&urls[1], 0, b"newer");
+    three[0].restart();
+    let (behind, place) = (three[0].url("ex"), tempfile::tempdir().unwrap());
+    let export = |name: &str, more: &[&str]| {
+        let file = place.path().join(name);
+        pmof([&["pool", "export", "--min-replicas", "1", &behind, text(&file)], more].concat())
+    };
+    let said = export("one", &[]);
+    assert_eq!(said.code, Some(0), "{said:?}");
+    for words in ["warning: read from 1 of the 2 replicas of the pool", "the others may have newer data"] {
+        assert!(said.errors.contains(words), "{words}: {said:?}");
+    }
+    assert!(!said.output.contains("as its writer closed it"), "{said:?}");
+    let report: serde_json::Value = serde_json::from_str(&export("two", &["--json"]).output).unwrap();
+    assert_eq!((&report["degraded"]["opened"], &report["degraded"]["made"]), (&1.into(), &2.into()), "{report}");
+    // With all of them there is nothing to warn of.
+    let whole = place.path().join("whole");
+    let said = pmof(["pool", "export", &urls[1], text(&whole)]);
+    assert!(said.code == Some(0), "{said:?}");
+}
