@@ -304,11 +304,18 @@ pub(super) fn is_listened_on(path: &Path) -> io::Result<bool> {
     }
 }
 
+/// Also where it cannot be looked at.
+fn is_socket(path: &Path) -> bool {
+    std::fs::metadata(path).map_or(true, |metadata| std::os::unix::fs::FileTypeExt::is_socket(&metadata.file_type()))
+}
+
 fn why_unreachable(path: &Path, errno: Errno) -> io::Error {
     let has_directory = || path.parent().is_none_or(Path::is_dir);
     let why = match errno {
         Errno::NOENT if has_directory() => "there is no such socket",
         Errno::NOENT => "there is no such directory",
+        Errno::CONNREFUSED if path.is_dir() => "it is a directory: name the target's socket in it",
+        Errno::CONNREFUSED if !is_socket(path) => "what lies there is no socket",
         Errno::CONNREFUSED => "the socket is there, but the process that listened on it has died",
         Errno::ACCESS => "permission denied: only the user of the target and root may connect",
         Errno::WOULDBLOCK => "more connections wait there already than the target takes; try again",
