@@ -221,3 +221,15 @@ fn a_small_pool_keeps_its_points() {
     let said = pmof(["pool", "points", &here]).done();
     assert!(said.contains(": 2 kept\n") && said.contains("\"two\"") && said.contains("\"three\""), "{said}");
 }
+
+/// The area beside the data is what stands in the way.
+#[test]
+fn what_has_the_name_of_a_staging_area_is_named() {
+    let [here, far] = std::array::from_fn(|_| Target::start());
+    let (url, area) = (here.url("p1"), far.url("p1.changes"));
+    options(&url).create(1 << 20).unwrap().close().unwrap();
+    options(&area).create(1 << 20).unwrap().close().unwrap();
+    let said = pmof(["pool", "add", "--async", &url, &far.url("p1")]);
+    said.failed(&["no member was added", &format!("`pmof pool rm {area}` removes it")]);
+    assert_eq!(far.files(), ["p1.changes"]);
+}

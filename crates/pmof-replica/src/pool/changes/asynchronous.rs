@@ -78,7 +78,7 @@ impl Changer<'_> {
         let options = staging_options(followers.reach(), url, facts.durability).map(|options| options.user_flags(own));
         let bytes = staging_bytes(facts.size_bytes, followers.bound().bytes);
         let not_made = |error: PoolError| match error {
-            PoolError::Replica { source, .. } => ChangeError::NotMade { replica: place(url), source },
+            PoolError::Replica { replica, source } => ChangeError::NotMade { replica, source },
             error => error.into(),
         };
         let options = options.ok_or(ChangeError::Unpublished)?;
