@@ -174,6 +174,16 @@ impl fmt::Display for PersistFailure {
         }
         f.write_str("the writes are ")?;
         self.receipt.write_reached(f)?;
+        // Those that have failed in this persist are named above.
+        if self.failed.is_empty() {
+            for (index, replica) in self.receipt.missing.iter().enumerate() {
+                let separator = if index == 0 { ", without" } else { "," };
+                write!(f, "{separator} {replica}")?;
+            }
+            f.write_str(
+                ": too few replicas, or in too few failure domains, for what a persist is to be acknowledged by (PoolOptions::acknowledge); write again and persist when those that are lost are back and those that catch up are in sync (Pool::status)",
+            )?;
+        }
         if self.must_reopen() {
             f.write_str(
                 "; close the pool, open it again when its replicas are back, and write again what was not acknowledged",

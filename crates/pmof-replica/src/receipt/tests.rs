@@ -87,6 +87,22 @@ fn a_failure_names_the_replicas_that_failed_and_those_that_did_not() {
     assert!(text.matches(&why.to_string()).count() == 1 && text.contains("open it again"), "{text}");
 }
 
+/// Where those that have it are too few, and none failed just now.
+#[test]
+fn a_failure_without_a_failed_replica_says_why_and_what_to_do() {
+    let place = |text: &str| Arc::new(ReplicaPlace::Pool(text.parse().expect("a pool's address")));
+    let receipt = Receipt {
+        durability: Durability::ProcessCrash,
+        replicas: Vec::new(),
+        missing: vec![place("tcp://192.0.2.1:7410/orders"), place("tcp://192.0.2.2:7410/orders")],
+        replica_count: 3,
+        made_count: 3,
+    };
+    let text = PersistFailure { receipt, failed: Vec::new(), is_final: false }.to_string();
+    let words = "the writes are process-crash on 0/3, without tcp://192.0.2.1:7410/orders, tcp://192.0.2.2:7410/orders: too few replicas";
+    assert!(text.starts_with(words) && text.contains("acknowledge") && text.contains("in sync"), "{text}");
+}
+
 #[test]
 fn whoever_made_the_writes_durable_is_named() {
     let by = Method::ALL.map(|method| of("tcp://h:1/p", method, Mechanism::Fence, Evidence::Probed).done_by());
