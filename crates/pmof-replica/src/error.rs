@@ -17,6 +17,10 @@ use crate::{
     lineage::{Apart, Outsider},
 };
 
+use self::lists::{domains, listed};
+
+mod lists;
+
 /// What a pool set says of a replica's place cannot be.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -531,6 +535,16 @@ pub enum PoolError {
         /// The replicas that are open, and the names of their failure domains; `None` where a target does not say it.
         replicas: Vec<(Arc<ReplicaPlace>, Option<String>)>,
     },
+    /// More consistency points than an asynchronous member keeps.
+    #[error(
+        "{wanted} consistency points are to be kept, and an asynchronous member keeps {limit} at most: ask for fewer (keep_points)"
+    )]
+    TooManyPoints {
+        /// Points asked for.
+        wanted: u16,
+        /// Points that there can be.
+        limit: usize,
+    },
     /// So many replicas as none are asked for.
     #[error("{option} is 0: say how many replicas are needed, 1 at least, or leave it out")]
     Zero {
@@ -779,22 +793,4 @@ impl PoolError {
             _ => None,
         }
     }
-}
-
-fn listed(replicas: &[(Arc<ReplicaPlace>, Arc<ReplicaError>)]) -> String {
-    use std::fmt::Write as _;
-    let mut text = String::new();
-    for (index, (replica, why)) in replicas.iter().enumerate() {
-        let separator = if index == 0 { "" } else { ";" };
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{separator} {replica}: {}", causes(why));
-    }
-    text
-}
-
-fn domains(replicas: &[(Arc<ReplicaPlace>, Option<String>)]) -> String {
-    let domain = |(replica, domain): &(Arc<ReplicaPlace>, Option<String>)| {
-        format!("{replica} in {}", domain.as_deref().unwrap_or("an unknown one"))
-    };
-    replicas.iter().map(domain).collect::<Vec<_>>().join(", ")
 }

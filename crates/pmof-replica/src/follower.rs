@@ -34,7 +34,7 @@ mod tests;
 
 pub(crate) use change_set::{ChangeSet, TooLong};
 pub(crate) use points::{
-    AtPoint, Kept, PointReadError, Points, RollBackError, is_same, kept_points, points_area_bytes,
+    AtPoint, Kept, PointReadError, Points, RollBackError, is_same, kept_points, points_area_bytes, points_space_of_all,
 };
 
 const STAGED: u64 = 0;

@@ -41,6 +41,12 @@ pub(crate) fn points_area_bytes(log_bytes: u64) -> u64 {
     LOG + log_bytes
 }
 
+/// Bytes of a log that has room for all pages of a pool of so many bytes, also where each is saved with headers of its own.
+pub(crate) fn points_space_of_all(data_bytes: u64) -> u64 {
+    let headers = (CHANGE_SET_HEADER_BYTES + CHANGE_HEADER_BYTES) as u64;
+    data_bytes.saturating_add(data_bytes.div_ceil(PAGE_BYTES).saturating_mul(headers))
+}
+
 /// Bytes of the log of a points area.
 pub(crate) fn log_bytes_of(area_bytes: u64) -> u64 {
     area_bytes.saturating_sub(LOG)

@@ -4,7 +4,9 @@ use std::{net::IpAddr, path::Path, sync::Arc, time::Duration};
 
 use pmof_access::{Durability, Method, Waiting};
 use pmof_bootstrap::SshOptions;
-use pmof_control::{Claim, OpenFor, PoolInfo, PoolRefusal, REPLICAS_MAX, Reply, Request, USER_FLAGS_BYTES};
+use pmof_control::{
+    Claim, KEPT_POINTS_MAX, OpenFor, PoolInfo, PoolRefusal, REPLICAS_MAX, Reply, Request, USER_FLAGS_BYTES,
+};
 use pmof_mem::Declaration;
 use uuid::Uuid;
 
@@ -321,14 +323,14 @@ impl PoolOptions {
 
     /// Has the asynchronous members keep so many of the [points with names](Pool::consistency_point), the newest, at most 64, to [read](Self::open_at_point) or to [go back
     /// to](Self::roll_back). They go on with that under writers that do not say; 0 ends it. A member that begins keeps the points that are made from then on. Before bytes are overwritten there, they are
-    /// copied to [space](Self::points_space) beside the data, once for each page and point.
+    /// copied to [space](Self::points_space) beside the data, once for each page and point. More than 64 are an error of the opening ([`PoolError::TooManyPoints`]).
     #[must_use]
     pub fn keep_points(mut self, count: u16) -> Self {
         self.keep.count = Some(count);
         self
     }
 
-    /// Bytes that a member which begins to keep points sets aside for what was overwritten since the oldest: as many as the pool has, and 1 MiB at least, unless told otherwise. They lie under the name of the
+    /// Bytes that a member which begins to keep points sets aside for what was overwritten since the oldest: as many as all of its pages take with their headers, about 1 % more than the pool has, and 1 MiB at least, unless told otherwise. They lie under the name of the
     /// pool and `.points`. Where they do not suffice the oldest points are dropped ([`Event::PointDropped`](crate::Event::PointDropped)); where the disk has no room for them, none is kept
     /// ([`Event::KeepsNoPoints`](crate::Event::KeepsNoPoints)).
     #[must_use]
@@ -526,7 +528,14 @@ impl PoolOptions {
             (_, Acknowledge::AtLeast(0)) => Some("acknowledge (AtLeast)"),
             _ => None,
         };
-        zero.map_or(Ok(()), |option| Err(PoolError::Zero { option }))
+        if let Some(option) = zero {
+            return Err(PoolError::Zero { option });
+        }
+        let wanted = self.keep.count.unwrap_or(0);
+        if usize::from(wanted) > KEPT_POINTS_MAX {
+            return Err(PoolError::TooManyPoints { wanted, limit: KEPT_POINTS_MAX });
+        }
+        Ok(())
     }
 
     fn connect(&self, purpose: Purpose) -> Result<Opening, PoolError> {

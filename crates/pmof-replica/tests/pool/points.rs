@@ -233,6 +233,44 @@ fn points_that_do_not_fit_are_dropped_with_an_event() {
     assert!(read(&options([a.url("orders")]).open_at_point("day 5").unwrap(), 0, 200_000) == pattern(200_000, 9));
 }
 
+/// The default space is enough for what all pages were, also where each is saved by itself.
+#[test]
+fn a_point_of_a_pool_that_is_rewritten_is_kept() {
+    let [a, far] = std::array::from_fn(|_| Target::start_fixed());
+    let pool = writing(&a).keep_points(1).asynchronous(far.url("orders")).create(POOL_BYTES).unwrap();
+    wait_following(&pool);
+    pool.persist(0, &pattern(POOL_BYTES as usize, 1)).unwrap();
+    point(&pool, "before");
+    let mut events = pool.events();
+    for page in [0, 2, 4] {
+        pool.persist(page << 12, &pattern(4096, 2)).unwrap();
+        pool.consistency_point("").unwrap();
+    }
+    pool.persist(0, &pattern(POOL_BYTES as usize, 3)).unwrap();
+    pool.consistency_point("").unwrap();
+    pool.close().unwrap();
+    let dropped = std::iter::from_fn(|| events.next_for(Duration::ZERO))
+        .find(|event| matches!(event, Event::PointDropped { .. }));
+    assert!(dropped.is_none(), "{dropped:?}");
+    let alone = options([far.url("orders")]);
+    assert_eq!(kept(&alone), ["before"]);
+    let before = alone.open_at_point("before").unwrap();
+    assert!(read(&before, 0, POOL_BYTES as usize) == pattern(POOL_BYTES as usize, 1));
+}
+
+#[test]
+fn more_points_than_a_member_keeps_are_refused() {
+    let [a, far] = std::array::from_fn(|_| Target::start_fixed());
+    let refused = |result: Result<Pool, PoolError>| {
+        let error = result.unwrap_err();
+        assert!(matches!(error, PoolError::TooManyPoints { wanted: 65, limit: 64 }), "{error:?}");
+    };
+    let options = writing(&a).asynchronous(far.url("orders"));
+    refused(options.clone().keep_points(65).create(POOL_BYTES));
+    options.keep_points(64).create(POOL_BYTES).unwrap().close().unwrap();
+    refused(writing(&a).keep_points(65).open());
+}
+
 /// A program that opens the pool, writes, names a point and closes it: each of these points is kept, though the member follows only then.
 #[test]
 fn points_of_short_sessions_are_kept() {

@@ -18,7 +18,7 @@ use uuid::Uuid;
 use super::{Followers, Following, Stop};
 use crate::{
     PoolError, PoolUrl, ReplicaError,
-    follower::{Follower, FollowerBytes, FollowerMemory, Keep, PointNews, points_area_bytes},
+    follower::{Follower, FollowerBytes, FollowerMemory, Keep, PointNews, points_area_bytes, points_space_of_all},
     lineage::{Found, of_returning},
     member::{Atomicity, Flush, FlushLevel, Member, Source, Standing, Write, Written},
     pool::{
@@ -456,7 +456,7 @@ impl Followers {
         following.told.lock().epoch = Some(epoch);
         let (uuid, size_bytes, url) = (self.identity.uuid, self.identity.size_bytes, &following.url);
         let staging = open_staging(&self.reach, url, self.require, uuid)?;
-        let space_bytes = self.keep.space_bytes.unwrap_or(size_bytes.max(LEAST_POINTS_SPACE));
+        let space_bytes = self.keep.space_bytes.unwrap_or(LEAST_POINTS_SPACE.max(points_space_of_all(size_bytes)));
         match open_points(&self.reach, url, self.require, uuid, (self.keep.count, space_bytes)) {
             Err(why) if is_definite(&why) => {
                 tell_points(pool, following, vec![PointNews::Stopped(Some(why))]);

@@ -1,0 +1,25 @@
+//! Lists of replicas in the texts of errors.
+
+use std::sync::Arc;
+
+use pmof_mem::causes;
+
+use crate::{ReplicaError, ReplicaPlace};
+
+pub(super) fn listed(replicas: &[(Arc<ReplicaPlace>, Arc<ReplicaError>)]) -> String {
+    use std::fmt::Write as _;
+    let mut text = String::new();
+    for (index, (replica, why)) in replicas.iter().enumerate() {
+        let separator = if index == 0 { "" } else { ";" };
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{separator} {replica}: {}", causes(why));
+    }
+    text
+}
+
+pub(super) fn domains(replicas: &[(Arc<ReplicaPlace>, Option<String>)]) -> String {
+    let domain = |(replica, domain): &(Arc<ReplicaPlace>, Option<String>)| {
+        format!("{replica} in {}", domain.as_deref().unwrap_or("an unknown one"))
+    };
+    replicas.iter().map(domain).collect::<Vec<_>>().join(", ")
+}
