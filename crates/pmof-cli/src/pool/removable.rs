@@ -38,6 +38,10 @@ pub(super) fn check_there(
     for url in urls(places) {
         match connect.pools().replica(url.to_string()).info() {
             Ok(infos) => check_not_written(url, infos, connect)?,
+            // It is not asked again and again, each time for as long as one waits.
+            Err(error) if error.replica_error().is_some_and(ReplicaError::is_out_of_reach) && is_one => {
+                return Err(with_mend(error).context(format!("cannot remove {url}")));
+            }
             // Its removal says why.
             Err(_) if is_one => {}
             Err(error) if is_forced && error.replica_error().is_some_and(ReplicaError::is_absent) => gone.push(url),
