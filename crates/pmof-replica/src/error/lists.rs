@@ -1,12 +1,12 @@
 //! Lists of replicas in the texts of errors.
 
-use std::sync::Arc;
+use std::{error::Error, sync::Arc};
 
 use pmof_mem::causes;
 
-use crate::{ReplicaError, ReplicaPlace};
+use crate::ReplicaPlace;
 
-pub(super) fn listed(replicas: &[(Arc<ReplicaPlace>, Arc<ReplicaError>)]) -> String {
+pub(super) fn listed<E: Error>(replicas: &[(Arc<ReplicaPlace>, Arc<E>)]) -> String {
     use std::fmt::Write as _;
     let mut text = String::new();
     for (index, (replica, why)) in replicas.iter().enumerate() {
