@@ -7,19 +7,17 @@ use pmof_access::{
     SetupError,
 };
 use pmof_bootstrap::{SshError, SshHostError};
-use pmof_control::{ControlError, NameError, PoolRefusal, PoolState, REPLICAS_MAX};
+use pmof_control::{ControlError, NameError, PoolRefusal, REPLICAS_MAX};
 use pmof_mem::{MemError, causes};
 use pmof_pool::{AccessError, HEADER_LEN_BYTES, PoolSetError};
 use uuid::Uuid;
 
-use crate::{
-    ChangeError, PersistFailure, PoolUrl, PoolUrlError, ReplicaPlace, TargetUrl,
-    lineage::{Apart, Outsider},
-};
+use crate::{ChangeError, PersistFailure, PoolUrl, PoolUrlError, ReplicaPlace, TargetUrl, lineage::Apart};
 
 use self::lists::{domains, listed};
 
 mod lists;
+mod outsiders;
 
 /// What a pool set says of a replica's place cannot be.
 #[derive(Debug, thiserror::Error)]
@@ -212,9 +210,18 @@ pub enum ReplicaError {
     },
     /// The replica was removed from the pool's members, or was to become one and never did.
     #[error(
-        "it is no member of the pool: it was removed, a pool was made of another one without it, or its addition did not come to an end; read what it has from it alone if that is needed (pmof cp --min-replicas 1), remove what is left there (pmof pool rm), and add it again if it is to be one"
+        "it is no member of the pool: it was removed, or its addition did not come to an end; remove what is left there (pmof pool rm), and add it again if it is to be one"
     )]
     NotAMember {
+        /// Which of the pool's replicas it says that it is.
+        index: u16,
+    },
+    /// The replica was a member of the pool until another one was [promoted](crate::PoolOptions::promote), and has what that one may lack.
+    #[error(
+        "it is no member of the pool any more: a pool was made of an asynchronous member without it (pmof pool promote), which may lack what this one acknowledged; keep the members, read what the pool lacks from this one alone \
+         (pmof cp --min-replicas 1), and remove it there when that is not needed any more (pmof pool rm)"
+    )]
+    Superseded {
         /// Which of the pool's replicas it says that it is.
         index: u16,
     },
@@ -370,21 +377,10 @@ impl ReplicaError {
 
     /// Whether the replica is no member of the pool any more, or never was.
     pub fn is_of_no_member(&self) -> bool {
-        matches!(self, Self::NotAMember { .. } | Self::AnotherHistory { .. } | Self::SameIdentity { .. })
-    }
-
-    /// Why a replica is no member, by its state and those of the `members`.
-    pub(crate) fn of_no_member<'s>(
-        index: u16,
-        state: &PoolState,
-        members: impl Iterator<Item = &'s PoolState> + Clone,
-    ) -> Self {
-        let others = members.clone().map(|member| member.opening).max().unwrap_or(0);
-        match Outsider::of(index, state, members) {
-            Outsider::Unrelated => Self::SameIdentity { index },
-            Outsider::WentOn => Self::AnotherHistory { index, opening: state.opening, others },
-            Outsider::Left => Self::NotAMember { index },
-        }
+        matches!(
+            self,
+            Self::NotAMember { .. } | Self::Superseded { .. } | Self::AnotherHistory { .. } | Self::SameIdentity { .. }
+        )
     }
 
     pub(crate) fn of(apart: Apart, made: u16) -> Self {

@@ -200,24 +200,42 @@ pub(crate) enum Outsider {
     Unrelated,
     /// It went on after it had parted from them: it confirmed an epoch of its own behind one that they know.
     WentOn,
+    /// It is where it was when a pool was made of an asynchronous member: no member of the epoch before is one of the next.
+    Superseded,
     /// It is where they left it, as far as is known.
     Left,
 }
 
 impl Outsider {
-    pub(crate) fn of<'s>(index: u16, state: &PoolState, members: impl Iterator<Item = &'s PoolState>) -> Self {
-        let line = |state: &'_ PoolState| -> HashSet<Uuid> {
-            std::iter::once(&state.epoch).chain(&state.ancestors).map(|epoch| epoch.id).collect()
-        };
-        let known = members.map(line).reduce(|all, line| &all | &line);
-        match known {
-            Some(known) if known.is_disjoint(&line(state)) => Self::Unrelated,
-            Some(known) if state.is_confirmed && state.epoch.has(index) && !known.contains(&state.epoch.id) => {
-                Self::WentOn
-            }
-            _ => Self::Left,
+    /// `members`: of each the epochs that it knows, the latest first.
+    pub(crate) fn of(index: u16, state: &PoolState, members: &[Vec<Epoch>]) -> Self {
+        let own: HashSet<Uuid> = line(state).iter().map(|epoch| epoch.id).collect();
+        let known: HashSet<Uuid> = members.iter().flatten().map(|epoch| epoch.id).collect();
+        if members.is_empty() {
+            Self::Left
+        } else if known.is_disjoint(&own) {
+            Self::Unrelated
+        } else if state.is_confirmed && state.epoch.has(index) && !known.contains(&state.epoch.id) {
+            Self::WentOn
+        } else if members.iter().any(|line| was_promoted_behind(line, &own)) {
+            Self::Superseded
+        } else {
+            Self::Left
         }
     }
+}
+
+/// The epochs that a replica knows, the latest first.
+pub(crate) fn line(state: &PoolState) -> Vec<Epoch> {
+    std::iter::once(&state.epoch).chain(&state.ancestors).copied().collect()
+}
+
+/// Whether a pool was made of an asynchronous member behind the epochs of `own`: whoever goes on otherwise was a member of the epoch before.
+fn was_promoted_behind(line: &[Epoch], own: &HashSet<Uuid>) -> bool {
+    // One that was given up has no members.
+    let with_members: Vec<_> = line.iter().filter(|epoch| epoch.members != 0).collect();
+    let since = with_members.iter().position(|epoch| own.contains(&epoch.id)).map_or(0, |at| at + 1);
+    with_members[..since].windows(2).any(|next| next[0].members & next[1].members == 0)
 }
 
 /// Which of the replicas found belong together, and which have to catch up. An error where nothing says which of them count: each that does

@@ -55,6 +55,12 @@ impl FromStr for TargetUrl {
             Some(host) => Self::Ssh(host.parse()?),
             None => match text.parse() {
                 Err(AddressError::NoScheme { text }) => return Err(PoolUrlError::NoTarget { text }),
+                Err(error @ AddressError::BadHostPort { .. }) => {
+                    return Err(text.parse::<PoolUrl>().map_or_else(
+                        |_| error.into(),
+                        |PoolUrl { target, name, .. }| PoolUrlError::OfPool { text: text.to_owned(), target, name },
+                    ));
+                }
                 address => Self::Address(address?),
             },
         })
@@ -91,6 +97,16 @@ pub struct PoolUrl {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolUrlError {
+    /// A pool's address, where that of a target is to be.
+    #[error("{text:?} names the pool {name}: write the address of its target, {target}")]
+    OfPool {
+        /// What was given.
+        text: String,
+        /// The pool's target.
+        target: TargetUrl,
+        /// The pool.
+        name: PoolName,
+    },
     /// The part before the pool's name.
     #[error(transparent)]
     Address(#[from] AddressError),

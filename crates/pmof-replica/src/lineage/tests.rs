@@ -363,3 +363,23 @@ fn one_that_is_behind_tells_an_older_copy() {
     assert_eq!(of(1), (true, vec![1], 1));
     assert_eq!(of(2), (false, vec![], 2));
 }
+
+#[test]
+fn whom_a_promotion_left_out_may_have_what_the_members_lack() {
+    let first = made(2);
+    let before = opened(&first, &[0, 1]);
+    let outside = |state: &PoolState, member: &PoolState| Outsider::of(1, state, &[line(member)]);
+    // It was removed.
+    assert_eq!(outside(&before, &opened(&opened(&before, &[0]), &[0, 2])), Outsider::Left);
+    let promoted = opened(&before, &[2]);
+    let since = opened(&opened(&promoted, &[2, 3]), &[3]);
+    for member in [&promoted, &since, &opened(&announced(&before, &[]), &[2])] {
+        assert_eq!(outside(&before, member), Outsider::Superseded);
+    }
+    assert_eq!(outside(&opened(&before, &[1]), &since), Outsider::WentOn);
+    assert_eq!(outside(&first, &since), Outsider::Superseded);
+    assert_eq!(outside(&before, &opened(&made(2), &[0])), Outsider::Unrelated);
+    // A later member, of which the promotion tells nothing.
+    let added = opened(&promoted, &[1, 2]);
+    assert_eq!(outside(&added, &opened(&added, &[2])), Outsider::Left);
+}

@@ -6,7 +6,8 @@ use std::{sync::Arc, time::Duration};
 
 use parking_lot::MutexGuard;
 use pmof_control::{
-    Forced, NewPool, OpenFor, PoolRefusal, PoolState, Reply, Request, Role, Roster, RosterMember, WITNESS_BYTES,
+    Forced, NewPool, OpenFor, PoolInfo, PoolRefusal, PoolState, Reply, Request, Role, Roster, RosterMember,
+    WITNESS_BYTES,
 };
 use uuid::Uuid;
 
@@ -372,6 +373,16 @@ impl Changer<'_> {
         }
     }
 
+    /// What a replica with the pool's identity is that is no member.
+    fn in_the_way(&self, replica: Arc<ReplicaPlace>, info: &PoolInfo) -> ChangeError {
+        let (index, epochs) = (info.header.replica_index, self.epochs.lock());
+        let view = epochs.view();
+        match ReplicaError::outside(index, &info.state, (&[view.line().to_vec()], view.opening())) {
+            ReplicaError::NotAMember { .. } => ChangeError::Leftover { replica },
+            why => ChangeError::OtherHistory { replica, source: Arc::new(why) },
+        }
+    }
+
     /// Removes what an addition left there that was never in sync; anything else of that name stays.
     fn take_away(&self, roster: &Roster, url: &Arc<PoolUrl>, site: &Site, text: String) -> Result<(), ChangeError> {
         let refused = ReplicaError::Refused { refusal: PoolRefusal::AlreadyExists, text };
@@ -388,7 +399,7 @@ impl Changer<'_> {
             return Err(ChangeError::AlreadyMember { replica });
         }
         if info.open_by.is_some() || !was_never_in_sync(header.replica_index, &info.state) {
-            return Err(ChangeError::Leftover { replica });
+            return Err(self.in_the_way(replica, &info));
         }
         // A writer after this one may have made a member of it, which nobody has open now.
         if self.epochs.lock().view().is_superseded_by(&info.state) {

@@ -61,15 +61,21 @@ pub(super) fn look(
     let Reply::Info(info) = site.ask_when_free(&Request::Info { name: url.name.clone() })? else {
         return Err(ReplicaError::Unexpected);
     };
-    let is_member = member.is(info.header.replica_index, info.header.replica_uuid);
-    if info.header.pool_uuid != uuid || !is_member || !is_promoted(&info) {
+    let (index, replica_uuid) = (info.header.replica_index, info.header.replica_uuid);
+    if info.header.pool_uuid != uuid || !member.is(index, replica_uuid) || !was_promoted(&info) {
         return Ok(None);
     }
     let (info, roster) = hear(&site, url)?;
-    let counts =
-        |roster: &Roster| roster.counted().any(|member| member.is(info.header.replica_index, info.header.replica_uuid));
-    let roster = roster.filter(counts);
+    let is_asynchronous = |member: &RosterMember| member.role == Role::Asynchronous && member.is(index, replica_uuid);
+    // One that was removed since leads on to those that its pool has now.
+    let roster = roster.filter(|roster| !roster.members.iter().any(is_asynchronous));
     Ok(roster.map(|roster| Promoted { url: Arc::clone(url), info, roster }))
+}
+
+/// Whether what was an asynchronous member is or was in an epoch of its own pool.
+fn was_promoted(info: &PoolInfo) -> bool {
+    let index = info.header.replica_index;
+    is_promoted(info) || info.state.ancestors.iter().any(|epoch| epoch.has(index))
 }
 
 /// Whether what was an asynchronous member has an epoch of its own: no other epoch counts one.

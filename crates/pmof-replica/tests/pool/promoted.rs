@@ -37,7 +37,7 @@ fn former_members_that_answer_are_told_and_lead_to_the_promoted_one() {
     assert_eq!(is_told(&alone.promote(true).unwrap()), [true, true]);
     for (at, url) in urls.iter().enumerate() {
         let pool = options([url]).open().unwrap();
-        assert!(matches!(why_left_out(&pool)[..], [ReplicaError::NotAMember { .. }]), "{:?}", pool.left_out());
+        assert!(matches!(why_left_out(&pool)[..], [ReplicaError::Superseded { .. }]), "{:?}", pool.left_out());
         assert_eq!(pool.made_count(), 1);
         pool.persist(at as u64 * 10, b"promoted").unwrap();
         pool.close().unwrap();
@@ -79,12 +79,48 @@ fn former_members_that_were_away_are_told_when_they_meet_the_promoted_one() {
     let error = options(&urls).min_replicas(1).open().unwrap_err();
     assert!(format!("{:#}", pmof_mem::causes(&error)).contains("no member of the pool"), "{error:?}");
     let pool = options(&urls).open().unwrap();
-    assert!(matches!(why_left_out(&pool)[..], [ReplicaError::NotAMember { .. }, ReplicaError::NotAMember { .. }]));
+    assert!(matches!(why_left_out(&pool)[..], [ReplicaError::Superseded { .. }, ReplicaError::Superseded { .. }]));
     assert_eq!(read(&pool, 0, 8), b"promoted");
     pool.close().unwrap();
     drop(pool);
     far.stop();
     assert!(options(&urls).open().is_err());
+}
+
+/// It leads on to those that its pool has now.
+#[test]
+fn former_members_are_led_by_a_promoted_one_that_was_removed_since() {
+    for is_opened_since in [false, true] {
+        let [mut a, mut b, far, mut new] = std::array::from_fn(|_| Target::start_fixed());
+        let urls = made(&[&a, &b], &far);
+        a.stop();
+        b.stop();
+        let alone = options([far.url("orders")]);
+        alone.promote(false).unwrap();
+        let pool = alone.open().unwrap();
+        pool.add(&new.url("orders")).unwrap();
+        wait_in_sync(&pool);
+        pool.remove(&far.url("orders")).unwrap();
+        pool.persist(0, b"promoted").unwrap();
+        pool.close().unwrap();
+        drop(pool);
+        if is_opened_since {
+            options([new.url("orders")]).open().unwrap().close().unwrap();
+        }
+        a.restart();
+        b.restart();
+        let members = options([&urls[0]]).members().unwrap();
+        assert_eq!((members.in_sync_count(), members.made_count), (1, 1), "{members:?}");
+        let reader = options(&urls).open_read_only().unwrap();
+        assert_eq!(read(&reader, 0, 8), b"promoted");
+        drop(reader);
+        new.stop();
+        assert!(options(&urls).open().is_err());
+        new.restart();
+        let pool = options(&urls).open().unwrap();
+        assert_eq!((pool.made_count(), read(&pool, 0, 8)), (1, b"promoted".to_vec()));
+        pool.close().unwrap();
+    }
 }
 
 /// A witness has nothing that the promoted one may lack, and leads to it.

@@ -100,6 +100,16 @@ pub enum ChangeError {
         /// The replica.
         replica: Arc<ReplicaPlace>,
     },
+    /// What lies there has the pool's identity and bytes that the pool does not have: of another history of it, or of another pool that was made of an export.
+    #[error(
+        "{replica} is there already, and nothing was changed: choose another name or address, or remove it if nobody needs it (pmof pool rm {replica})"
+    )]
+    OtherHistory {
+        /// The replica.
+        replica: Arc<ReplicaPlace>,
+        /// What it is.
+        source: Arc<ReplicaError>,
+    },
     /// Another pool has that name there.
     #[error("{replica} is of another pool, {found_uuid}: choose another name")]
     OtherPool {

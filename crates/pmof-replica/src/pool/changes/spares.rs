@@ -53,7 +53,10 @@ impl Pool {
             // The next one may be of use where this one is not.
             if !matches!(
                 **why,
-                ChangeError::NotMade { .. } | ChangeError::OtherPool { .. } | ChangeError::Leftover { .. }
+                ChangeError::NotMade { .. }
+                    | ChangeError::OtherPool { .. }
+                    | ChangeError::OtherHistory { .. }
+                    | ChangeError::Leftover { .. }
             ) {
                 break;
             }

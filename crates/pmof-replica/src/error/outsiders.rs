@@ -1,0 +1,28 @@
+//! What is told of replicas that are no members.
+
+use pmof_control::{Epoch, PoolState};
+
+use super::ReplicaError;
+use crate::lineage::{Outsider, line};
+
+impl ReplicaError {
+    /// Why a replica is no member, by its state and those of the `members`.
+    pub(crate) fn of_no_member<'s>(
+        index: u16,
+        state: &PoolState,
+        members: impl Iterator<Item = &'s PoolState> + Clone,
+    ) -> Self {
+        let others = members.clone().map(|member| member.opening).max().unwrap_or(0);
+        Self::outside(index, state, (&members.map(line).collect::<Vec<_>>(), others))
+    }
+
+    /// The same by the epochs that each of the members knows, and the number of their last opening.
+    pub(crate) fn outside(index: u16, state: &PoolState, (lines, others): (&[Vec<Epoch>], u64)) -> Self {
+        match Outsider::of(index, state, lines) {
+            Outsider::Unrelated => Self::SameIdentity { index },
+            Outsider::WentOn => Self::AnotherHistory { index, opening: state.opening, others },
+            Outsider::Superseded => Self::Superseded { index },
+            Outsider::Left => Self::NotAMember { index },
+        }
+    }
+}
