@@ -3,8 +3,9 @@
 use std::io::{self, Write};
 
 use pmof::{
-    Durability, Flushed, Pool, PoolError, PoolRefusal, PoolUrl, Promise, Receipt, ReplicaError, ReplicaReceipt,
-    Survival, causes,
+    Durability, Flushed, Pool, PoolError, PoolOptions, PoolRefusal, PoolUrl, Promise, Receipt, ReplicaError,
+    ReplicaReceipt, Survival, causes, list_pools,
+    replica::{TargetUrl, target_status},
 };
 use serde::Serialize;
 
@@ -88,12 +89,33 @@ fn in_the_way(replica: &PoolUrl) -> String {
     let found = Pool::options().replica(replica.to_string()).info();
     if let Err(PoolError::Replica { source, .. }) = &found {
         if let ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool, text } = &**source {
+            if let Some(by_hand) = by_hand(replica, &Pool::options()) {
+                return format!("{text}; {by_hand}");
+            }
             return format!(
                 "`pmof pool rm` removes sound pools, and with `--force` damaged ones; of this the target says: {text}"
             );
         }
     }
     format!("`pmof pool rm {replica}` removes it with its bytes")
+}
+
+/// How what has a pool's name and is no pool, nor was one, is removed, which no command does: it may be somebody's file. `None`: it is something else, or the
+/// target does not tell.
+pub fn by_hand(url: &PoolUrl, options: &PoolOptions) -> Option<String> {
+    let names = list_pools(&url.target, options).ok()?;
+    if names.contains(&url.name) {
+        return None;
+    }
+    let root = match &url.target {
+        TargetUrl::Directory(directory) => directory.clone(),
+        target => target_status(target, options).ok()?.root.into(),
+    };
+    let path = root.join(url.name.as_str());
+    Some(format!(
+        "nothing says that it is a pool's, and no command touches it: if nobody needs it, remove it by hand on its target's machine (rm {})",
+        path.display()
+    ))
 }
 
 /// A size for people and, in full, for sums.

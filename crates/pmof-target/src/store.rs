@@ -381,6 +381,8 @@ impl PoolStore {
     /// Up to `limit` names of pools after `after`, in order. Files that are nothing of a pool's are passed over; a
     /// damaged pool is named, also one whose header was overwritten or zeroed, and [`info`](Self::info) says what is wrong with it.
     pub fn list(&self, after: Option<&PoolName>, limit: usize) -> Result<Vec<PoolName>, StoreError> {
+        // A directory that was removed while it is open lists nothing.
+        rustix::fs::stat(self.root.path()).map_err(|errno| self.root.io("stat", "", errno))?;
         let looks_like_a_pool = |name: &PoolName| {
             let header = self.root.entry(name).ok().and_then(|entry| entry.header().ok());
             header.is_some_and(|header| header != Err(HeaderError::NotAPool))

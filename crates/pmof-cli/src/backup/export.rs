@@ -171,7 +171,8 @@ fn export(args: &ExportArgs, connect: ConnectArgs) -> anyhow::Result<Exported> {
 /// What an earlier export, or the file of its digests, says.
 fn earlier(path: &Path) -> anyhow::Result<Contents> {
     let file = open_file(path)?;
-    digests_of_export(file).with_context(|| format!("{} is of no use here", path.display()))
+    digests_of_export(io::BufReader::with_capacity(BUFFER_BYTES, file))
+        .with_context(|| format!("{} is of no use here", path.display()))
 }
 
 fn header_of(source: &Source, base: Option<&Contents>) -> ExportHeader {

@@ -138,9 +138,9 @@ fn import(args: &ImportArgs, connect: ConnectArgs) -> anyhow::Result<(Contents, 
     let reader = open(first)?;
     let pool = create(args, reader.header(), connect)?;
     let progress = Progress::new("importing", reader.header().size_bytes, !args.json);
-    let mut contents = fill(reader, None, &pool, &progress).with_context(|| of(first))?;
+    let mut contents = fill((reader, first), None, &pool, &progress)?;
     for path in args.base.iter().skip(1).chain(Some(&args.file).filter(|_| !args.base.is_empty())) {
-        contents = fill(open(path)?, Some(contents), &pool, &progress).with_context(|| of(path))?;
+        contents = fill((open(path)?, path), Some(contents), &pool, &progress)?;
     }
     drop(progress);
     let receipt = persist(&pool)?;
@@ -209,7 +209,7 @@ fn create(args: &ImportArgs, header: &ExportHeader, connect: ConnectArgs) -> any
 
 /// Reads an export and checks it on another thread while what was read before is written to the pool.
 fn fill<R: std::io::Read + Send>(
-    reader: ExportReader<R>,
+    (reader, path): (ExportReader<R>, &Path),
     before: Option<Contents>,
     pool: &Pool,
     progress: &Progress,
@@ -227,7 +227,7 @@ fn fill<R: std::io::Read + Send>(
             progress.set(piece.end());
         }
         match reader.join() {
-            Ok(read) => read,
+            Ok(read) => read.with_context(|| of(path)),
             Err(panic) => std::panic::resume_unwind(panic),
         }
     })
@@ -237,7 +237,7 @@ fn fill<R: std::io::Read + Send>(
 fn write(pool: &Pool, piece: &Piece) -> anyhow::Result<u64> {
     match piece {
         Piece::Data { offset, bytes } => {
-            pool.lane().write(*offset, bytes)?;
+            pool.lane().write(*offset, bytes).map_err(with_mend)?;
             Ok(bytes.len() as u64)
         }
         Piece::Zeroes { offset, len_bytes } => {
@@ -245,7 +245,7 @@ fn write(pool: &Pool, piece: &Piece) -> anyhow::Result<u64> {
             let mut unflushed = 0;
             while at < piece.end() {
                 let zeroes = &ZEROES[..(piece.end() - at).min(ZEROES.len() as u64) as usize];
-                lane.write(at, zeroes)?;
+                lane.write(at, zeroes).map_err(with_mend)?;
                 at += zeroes.len() as u64;
                 unflushed += zeroes.len() as u64;
                 if unflushed >= PERSIST_EVERY_BYTES {

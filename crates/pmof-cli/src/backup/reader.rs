@@ -1,9 +1,6 @@
 //! Reads exports, and checks every byte of them.
 
-use std::{
-    fs::File,
-    io::{self, Read, Seek, SeekFrom},
-};
+use std::io::{self, Read};
 
 use pmof_pool::{DIGEST_BYTES, Digest};
 
@@ -130,6 +127,31 @@ impl<R: Read> Counted<R> {
     }
 }
 
+impl<R: Read> Counted<R> {
+    /// What the digests at the end say, which are those of the chunks that are known, and nothing follows. `first`: the record that begins them, and where it is.
+    fn table(
+        &mut self,
+        header: ExportHeader,
+        first: (Record, u64),
+        known: &[Option<Digest>],
+    ) -> Result<Contents, FormatError> {
+        let mut digests = Vec::with_capacity(known.len());
+        let id = self.digests(&header, first, |chunk, digest| {
+            let (digest, offset) = (digest.try_into().unwrap_or_default(), chunk * u64::from(header.chunk_bytes));
+            if known[chunk as usize].is_some_and(|known| known != digest) {
+                return Err(FormatError::Missing { offset });
+            }
+            digests.push(digest);
+            Ok(())
+        })?;
+        if id != header.id(&digests) {
+            return Err(FormatError::Id);
+        }
+        self.check_end()?;
+        Ok(Contents { header, id, digests })
+    }
+}
+
 impl<R: Read> ExportReader<R> {
     pub(crate) fn open(input: R) -> Result<Self, FormatError> {
         let mut input = Counted { input, at: 0 };
@@ -146,12 +168,21 @@ impl<R: Read> ExportReader<R> {
     /// Reads it to its end, and gives each piece of the pool to `take` when it is known to be sound: the pool is what the export has
     /// only when this returns without an error. `before`: what the pool holds by the export that was read before.
     pub(crate) fn read_all(
-        mut self,
+        self,
         before: Option<Contents>,
+        take: impl FnMut(Piece) -> anyhow::Result<()>,
+    ) -> anyhow::Result<Contents> {
+        let known = begin(&self.header, before)?;
+        self.read(known, take)
+    }
+
+    /// The same. `known`: of each chunk what the pool holds before, where that is known.
+    fn read(
+        mut self,
+        mut known: Vec<Option<Digest>>,
         mut take: impl FnMut(Piece) -> anyhow::Result<()>,
     ) -> anyhow::Result<Contents> {
         let header = self.header.clone();
-        let mut digests = begin(&header, before)?;
         let mut next = 0;
         loop {
             let at = self.input.at;
@@ -166,7 +197,7 @@ impl<R: Read> ExportReader<R> {
                     if digest_of(&bytes) != digest {
                         return Err(FormatError::Chunk { offset }.into());
                     }
-                    digests[index(&header, offset)] = digest;
+                    known[index(&header, offset)] = Some(digest);
                     next = offset + u64::from(len_bytes);
                     take(Piece::Data { offset, bytes })?;
                 }
@@ -174,61 +205,48 @@ impl<R: Read> ExportReader<R> {
                     let end = offset.checked_add(len_bytes).filter(|end| *end <= header.size_bytes && len_bytes > 0);
                     let end = end.filter(|end| fits(&header, next, offset) && is_edge(&header, *end));
                     next = end.ok_or(wrong)?;
-                    set_zero(&header, &mut digests, offset, next);
+                    set_zero(&header, &mut known, offset, next);
                     take(Piece::Zeroes { offset, len_bytes })?;
                 }
                 record => {
-                    let id = self.input.digests(&header, (record, at), |chunk, digest| {
-                        let offset = chunk * u64::from(header.chunk_bytes);
-                        if digests[chunk as usize] == *digest { Ok(()) } else { Err(FormatError::Missing { offset }) }
-                    })?;
-                    if id != header.id(&digests) {
-                        return Err(FormatError::Id.into());
-                    }
-                    self.input.check_end()?;
-                    return Ok(Contents { header, id, digests });
+                    return Ok(self.input.table(header, (record, at), &known)?);
                 }
             }
         }
     }
 }
 
-/// What an export, or the file of its digests, says that its pool held. Its data is not read.
-pub(crate) fn digests_of_export(mut file: File) -> Result<Contents, FormatError> {
-    let failed = |at: u64| move |source: io::Error| FormatError::Read { at, source };
-    let mut input = Counted { input: &mut file, at: 0 };
-    let (header, _) = input.header()?;
-    let len_bytes = file.seek(SeekFrom::End(0)).map_err(failed(0))?;
-    let end_at = len_bytes.checked_sub(RECORD_BYTES as u64).filter(|end| *end >= HEADER_BYTES as u64);
-    let end_at = end_at.ok_or(FormatError::Cut { at: len_bytes })?;
-    file.seek(SeekFrom::Start(end_at)).map_err(failed(end_at))?;
-    let mut input = Counted { input: &mut file, at: end_at };
-    // What ends otherwise was cut, or something follows it.
-    let Ok(Record::End { digests_at, .. }) = input.record() else { return Err(FormatError::Cut { at: len_bytes }) };
-    file.seek(SeekFrom::Start(digests_at)).map_err(failed(digests_at))?;
-    let mut input = Counted { input: io::BufReader::new(&mut file), at: digests_at };
-    let (mut digests, first) = (Vec::new(), input.record()?);
-    let id = input.digests(&header, (first, digests_at), |_, digest| {
-        digests.push(digest.try_into().unwrap_or_default());
-        Ok(())
-    })?;
-    if id != header.id(&digests) {
-        return Err(FormatError::Id);
+/// What an export, or the file of its digests, says that its pool held. All of it is read and checked: what is based on an export that is damaged is of no use.
+pub(crate) fn digests_of_export(input: impl Read) -> anyhow::Result<Contents> {
+    let mut input = Counted { input, at: 0 };
+    let (header, kind) = input.header()?;
+    let unknown = vec_of(&header, None)?;
+    match kind {
+        Kind::Export => ExportReader { input, header }.read(unknown, |_| Ok(())),
+        Kind::Digests => {
+            let at = input.at;
+            let first = input.record()?;
+            Ok(input.table(header, (first, at), &unknown)?)
+        }
     }
-    input.check_end()?;
-    Ok(Contents { header, id, digests })
+}
+
+/// A place for each chunk.
+fn vec_of(header: &ExportHeader, each: Option<Digest>) -> Result<Vec<Option<Digest>>, FormatError> {
+    let (mut places, chunks) = (Vec::new(), usize::try_from(header.chunks()).unwrap_or(usize::MAX));
+    let memory = |_| FormatError::Memory { size_bytes: header.size_bytes };
+    places.try_reserve_exact(chunks).map_err(memory)?;
+    places.resize(chunks, each);
+    Ok(places)
 }
 
 /// What the pool holds before an export is read.
-fn begin(header: &ExportHeader, before: Option<Contents>) -> Result<Vec<Digest>, FormatError> {
+fn begin(header: &ExportHeader, before: Option<Contents>) -> Result<Vec<Option<Digest>>, FormatError> {
     match (header.base, before) {
         (None, None) => {
-            let (mut digests, chunks) = (Vec::new(), usize::try_from(header.chunks()).unwrap_or(usize::MAX));
-            let memory = |_| FormatError::Memory { size_bytes: header.size_bytes };
-            digests.try_reserve_exact(chunks).map_err(memory)?;
-            digests.resize(chunks, Digest::default());
-            set_zero(header, &mut digests, 0, header.size_bytes);
-            Ok(digests)
+            let mut known = vec_of(header, None)?;
+            set_zero(header, &mut known, 0, header.size_bytes);
+            Ok(known)
         }
         (Some(base), None) => Err(FormatError::NoBase { base: hex(&base) }),
         (None, Some(_)) => Err(FormatError::NoIncrement),
@@ -237,7 +255,7 @@ fn begin(header: &ExportHeader, before: Option<Contents>) -> Result<Vec<Digest>,
             if base != before.id {
                 return Err(FormatError::WrongBase { base: hex(&base), found: hex(&before.id) });
             }
-            Ok(before.digests)
+            Ok(before.digests.into_iter().map(Some).collect())
         }
     }
 }
@@ -256,12 +274,12 @@ fn index(header: &ExportHeader, offset: u64) -> usize {
     (offset / u64::from(header.chunk_bytes)) as usize
 }
 
-fn set_zero(header: &ExportHeader, digests: &mut [Digest], begin: u64, end: u64) {
+fn set_zero(header: &ExportHeader, known: &mut [Option<Digest>], begin: u64, end: u64) {
     let (first, behind) = (index(header, begin), end.div_ceil(header.chunk_bytes.into()) as usize);
     let zeroes = vec![0; header.chunk_bytes as usize];
-    digests[first..behind].fill(digest_of(&zeroes));
+    known[first..behind].fill(Some(digest_of(&zeroes)));
     let last_len = header.size_bytes % u64::from(header.chunk_bytes);
     if end == header.size_bytes && last_len > 0 {
-        digests[behind - 1] = digest_of(&zeroes[..last_len as usize]);
+        known[behind - 1] = Some(digest_of(&zeroes[..last_len as usize]));
     }
 }

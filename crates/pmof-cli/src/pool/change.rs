@@ -8,14 +8,17 @@ use pmof::{
     causes,
 };
 use pmof_console::{
-    output::{self, say, with_mend},
+    output::{self, by_hand, say, with_mend},
     reach::ConnectArgs,
     words::{Level, parsed},
 };
 use serde::Serialize;
 
 use self::{force::open_without, leaving::what_stays};
-use super::{remove::is_unusable, status::ForcedReport};
+use super::{
+    remove::{is_unusable, of_target},
+    status::ForcedReport,
+};
 use crate::{
     copy::progress::Progress,
     failure::{self, Differs},
@@ -307,7 +310,9 @@ pub(super) fn replace(args: &ReplaceArgs, connect: ConnectArgs) -> anyhow::Resul
     let replaced = pool.replace(&args.old, &args.new.to_string()).map_err(told);
     let replaced = replaced.map_err(|error| match error.downcast_ref() {
         Some(ChangeError::ItsOwnPlace { .. }) => {
-            let anew = anew(&pool, &args.new, "add", connect);
+            let witnesses = pool.status().map(|status| status.witnesses).unwrap_or_default();
+            let is_witness = witnesses.iter().any(|witness| witness.replica.to_string() == args.new.to_string());
+            let anew = anew(&pool, &args.new, if is_witness { "add --witness" } else { "add" }, connect);
             anyhow!("{} is the member that is to be replaced: name another address; {anew}", args.new)
         }
         _ => error,
@@ -410,7 +415,10 @@ fn anew(pool: &Pool, url: &PoolUrl, add: &str, connect: ConnectArgs) -> String {
     let member = other.unwrap_or_else(|| "MEMBER".to_owned());
     let remove = match connect.pools().replica(url.to_string()).info() {
         Ok(_) => format!("`pmof pool rm {url}`, "),
-        Err(error) if is_unusable(&error) => format!("`pmof pool rm --force {url}`, "),
+        Err(error) if is_unusable(&error) => match by_hand(url, &of_target(url, connect)) {
+            Some(by_hand) => format!("then what is there ({by_hand}), and "),
+            None => format!("`pmof pool rm --force {url}`, "),
+        },
         Err(_) => String::new(),
     };
     format!("to make it anew there: `pmof pool remove {member} {url}`, {remove}`pmof pool {add} {member} {url}`")

@@ -51,7 +51,11 @@ pub(super) fn check_there(
                     bail!("{why}; `--force` removes what is left of it; cannot remove {url}; nothing was removed");
                 }
             }
-            Err(error) => return Err(with_mend(error).context(format!("cannot remove {url}; nothing was removed"))),
+            Err(error) => {
+                let none_there = error.replica_error().is_some_and(ReplicaError::is_absent);
+                let hint = if none_there { " (`--force` removes the others all the same)" } else { "" };
+                return Err(with_mend(error).context(format!("cannot remove {url}; nothing was removed{hint}")));
+            }
         }
     }
     Ok(gone)

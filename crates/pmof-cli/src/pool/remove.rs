@@ -9,7 +9,7 @@ use std::{
 use anyhow::{Context, bail};
 use pmof::{PoolError, PoolOptions, PoolRefusal, PoolUrl, ReplicaError, causes, replica::SetRemoval};
 use pmof_console::{
-    output::{self, with_mend},
+    output::{self, by_hand, with_mend},
     reach::ConnectArgs,
     words::parsed,
 };
@@ -157,7 +157,12 @@ fn remove_url(args: &RemoveArgs, url: &PoolUrl, connect: ConnectArgs) -> anyhow:
     } else {
         match options.remove() {
             // A whole pool is removed as ever; nothing else is known of a damaged one than its name.
-            Err(error) if args.force && is_unusable(&error) => options.discard().map_err(with_mend)?,
+            Err(error) if args.force && is_unusable(&error) => {
+                options.discard().map_err(|error| match by_hand(url, &of_target(url, connect)) {
+                    Some(by_hand) if is_unusable(&error) => anyhow::anyhow!("{}; {by_hand}", causes(&error)),
+                    _ => with_mend(error),
+                })?;
+            }
             Err(error) if is_unusable(&error) && is_listed(url, connect)? => {
                 bail!("{}; `--force` removes what is left of it", causes(&error))
             }
@@ -169,14 +174,22 @@ fn remove_url(args: &RemoveArgs, url: &PoolUrl, connect: ConnectArgs) -> anyhow:
 
 /// Whether a target has a pool of this name and cannot use it.
 pub(super) fn is_unusable(error: &PoolError) -> bool {
-    let PoolError::Replica { source, .. } = error else { return false };
-    matches!(**source, ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool, .. })
+    matches!(error, PoolError::Replica { source, .. } if is_of_unusable(source))
+}
+
+/// The same of a target's word.
+pub(super) fn is_of_unusable(why: &ReplicaError) -> bool {
+    matches!(why, ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool, .. })
 }
 
 /// Whether it is a pool, or was one: what is not is not listed.
 pub(super) fn is_listed(url: &PoolUrl, connect: ConnectArgs) -> anyhow::Result<bool> {
-    let options = url.source.into_iter().fold(connect.pools(), PoolOptions::source);
-    Ok(pmof::list_pools(&url.target, &options)?.contains(&url.name))
+    Ok(pmof::list_pools(&url.target, &of_target(url, connect))?.contains(&url.name))
+}
+
+/// How a pool's target is asked.
+pub(super) fn of_target(url: &PoolUrl, connect: ConnectArgs) -> PoolOptions {
+    url.source.into_iter().fold(connect.pools(), PoolOptions::source)
 }
 
 /// Removes all of a pool or nothing: only after every part and every host has been checked.

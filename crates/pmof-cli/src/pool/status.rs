@@ -16,7 +16,7 @@ use pmof_console::{
 };
 use serde::Serialize;
 
-use super::utc::utc;
+use super::{remove::is_of_unusable, utc::utc};
 use crate::{failure::Differs, watch::WatchArgs};
 
 /// Show which members a pool has, in which states they are, and how many losses it survives now
@@ -113,6 +113,9 @@ struct MemberReport {
     /// It parted from the members and was written since.
     #[serde(skip)]
     is_another_history: bool,
+    /// The command that removes what is left of a lost one; `None` where nothing is.
+    #[serde(skip)]
+    removal: Option<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
@@ -308,11 +311,14 @@ impl StatusReport {
         let is_gone = |member: &&MemberReport| member.index.is_some() && matches!(member.state, "lost" | "foreign");
         if let (Some(gone), Some(_)) = (self.members.iter().find(is_gone), self.losses_survived) {
             let index = gone.index.map_or_else(String::new, |index| index.to_string());
+            let of_what_is_left = |command: &str| format!(", `{command}` of what is left there");
+            let removal = gone.removal.map_or_else(String::new, of_what_is_left);
             line(
                 "mend",
                 &format!(
                     "if one does not come back: `pmof pool replace MEMBER {index} NEW` makes another in its place, at another address; at its own \
-                     `pmof pool remove MEMBER {index}`, `pmof pool rm` of what is left there, and `pmof pool add`"
+                     `pmof pool remove MEMBER {index}`{removal}, and `pmof pool add{}`",
+                    if gone.is_witness { " --witness" } else { "" }
                 ),
             );
         }
@@ -373,7 +379,7 @@ impl std::fmt::Display for ForcedReport {
         let named = |indexes: &[u16]| indexes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         write!(
             f,
-            "opening {opening} at {} went on from epoch {epoch} with member {}, without {}: what only those had is lost",
+            "opening {opening} at {} went on from epoch {epoch} with member {}, without {}: it lacks what only those had",
             utc(unix_ms / 1000),
             named(went_on),
             named(left_out)
@@ -451,6 +457,11 @@ impl MemberReport {
             staged: staged.map(|staged| PointReport::new(staged)),
             progress,
             is_another_history: matches!(&member.state, MemberState::Foreign(why) if matches!(**why, ReplicaError::AnotherHistory { .. })),
+            removal: match &member.state {
+                MemberState::Lost(why) if why.is_absent() => None,
+                MemberState::Lost(why) if is_of_unusable(why) => Some("pmof pool rm --force"),
+                _ => Some("pmof pool rm"),
+            },
         }
     }
 }

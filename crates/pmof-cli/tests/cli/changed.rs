@@ -142,7 +142,8 @@ fn of_two_members_one_that_is_lost_for_good_is_replaced_by_force() {
     for url in [&urls[0], &urls[2]] {
         let said = pmof(["pool", "status", url]).done();
         assert!(
-            said.contains("forced     opening 2 at 20") && said.contains(" with member 0, without 1: what only"),
+            said.contains("forced     opening 2 at 20")
+                && said.contains(" with member 0, without 1: it lacks what only"),
             "{said}"
         );
     }

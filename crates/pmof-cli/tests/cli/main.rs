@@ -1,5 +1,6 @@
 //! The real `pmof` binary, end to end.
 
+mod advised;
 mod asked;
 mod asynchronous;
 mod backups;

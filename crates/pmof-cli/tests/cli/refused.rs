@@ -267,7 +267,7 @@ fn what_has_a_pools_name_is_reported_with_advice() {
     fs::write(target.file("letter"), "no pool").unwrap();
     pmof(["cp", text(&source), &target.url("pool")]).done();
     let said = pmof(["cp", text(&source), &target.url("letter")]);
-    said.failed(&["letter exists already", "`pmof pool rm` removes sound pools", "it is not a pool"]);
+    said.failed(&["letter exists already", "remove it by hand", "it is not a pool"]);
     assert!(!said.errors.contains("removes it"), "{said:?}");
     let url = target.url("pool");
     pmof(["cp", text(&source), &url]).failed(&[&format!("`pmof pool rm {url}` removes it with its bytes")]);
