@@ -295,24 +295,7 @@ impl Starting<'_> {
         with_free_ports(free_addresses, |[client, peer]: [SocketAddr; 2]| {
             // What a start that failed left would be another cluster's.
             let _ = fs::remove_dir_all(&directory);
-            let (client_url, peer_url) = (format!("http://{client}"), format!("http://{peer}"));
-            let cluster = format!("default={peer_url}");
-            let arguments = [
-                ["--data-dir", &directory],
-                ["--listen-client-urls", &client_url],
-                ["--advertise-client-urls", &client_url],
-                ["--listen-peer-urls", &peer_url],
-                ["--initial-advertise-peer-urls", &peer_url],
-                ["--initial-cluster", &cluster],
-                ["--quota-backend-bytes", "8589934592"],
-                ["--logger", "zap"],
-                ["--log-level", "error"],
-            ];
-            let mut server = self.server(
-                "server",
-                program,
-                &arguments.concat().iter().map(|word| (*word).to_owned()).collect::<Vec<_>>(),
-            )?;
+            let mut server = self.server("server", program, &etcd([client, peer], &directory))?;
             let connected = server.wait_for(|| {
                 let http = Http2::new(PeerStream::tcp(client, self.spin)?, &client.to_string())?;
                 EtcdClient::connect(http, self.size_bytes)
@@ -320,6 +303,24 @@ impl Starting<'_> {
             Ok((Box::new(connected) as Box<dyn Put>, vec![server]))
         })
     }
+}
+
+/// A cluster of one server, which answers clients at the first address.
+fn etcd([client, peer]: [SocketAddr; 2], directory: &str) -> Vec<String> {
+    let (client_url, peer_url) = (format!("http://{client}"), format!("http://{peer}"));
+    let cluster = format!("default={peer_url}");
+    let words = [
+        ["--data-dir", directory],
+        ["--listen-client-urls", &client_url],
+        ["--advertise-client-urls", &client_url],
+        ["--listen-peer-urls", &peer_url],
+        ["--initial-advertise-peer-urls", &peer_url],
+        ["--initial-cluster", &cluster],
+        ["--quota-backend-bytes", "8589934592"],
+        ["--logger", "zap"],
+        ["--log-level", "error"],
+    ];
+    words.concat().into_iter().map(str::to_owned).collect()
 }
 
 fn nbdkit(listen: &[&str], device: &Path) -> Vec<String> {

@@ -124,15 +124,8 @@ fn the_state_of_a_pool_has_its_writers_word() {
     assert!(report["events"].is_null() && report["members"][0]["progress"].is_null(), "{report}");
 }
 
-#[test]
-fn points_are_kept_listed_copied_and_gone_back_to() {
-    let three: [Target; 2] = std::array::from_fn(|_| Target::start());
-    let [here, far] = std::array::from_fn(|at: usize| three[at].url("orders"));
-    options(&here).create(1 << 20).unwrap().close().unwrap();
-    let said = pmof(["pool", "add", "--keep-points", "2", &here, &far]);
-    assert!(said.code == Some(2) && said.errors.contains("--async"), "{said:?}");
-    pmof(["pool", "add", "--async", "--keep-points", "2", &here, &far]).done();
-    let pool = options(&here).open().unwrap();
+/// Waits until the asynchronous member follows, and names a point for each of three days, whose name the pool holds then.
+fn name_three_days(pool: &Pool) {
     let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while !matches!(pool.status().unwrap().asynchronous[0].state, pmof::AsynchronousState::Following) {
         assert!(std::time::Instant::now() < until, "{:?}", pool.status());
@@ -142,6 +135,18 @@ fn points_are_kept_listed_copied_and_gone_back_to() {
         pool.persist(0, day.as_bytes()).unwrap();
         pool.consistency_point(day).unwrap();
     }
+}
+
+#[test]
+fn points_are_kept_listed_copied_and_gone_back_to() {
+    let three: [Target; 2] = std::array::from_fn(|_| Target::start());
+    let [here, far] = std::array::from_fn(|at: usize| three[at].url("orders"));
+    options(&here).create(1 << 20).unwrap().close().unwrap();
+    let said = pmof(["pool", "add", "--keep-points", "2", &here, &far]);
+    assert!(said.code == Some(2) && said.errors.contains("--async"), "{said:?}");
+    pmof(["pool", "add", "--async", "--keep-points", "2", &here, &far]).done();
+    let pool = options(&here).open().unwrap();
+    name_three_days(&pool);
     pmof(["pool", "rollback", &far, "two"]).failed(&["nothing was rolled back", "has the pool open for writing"]);
     pool.close().unwrap();
     drop(pool);
@@ -206,15 +211,7 @@ fn a_small_pool_keeps_its_points() {
     options(&here).create(20).unwrap().close().unwrap();
     pmof(["pool", "add", "--async", "--keep-points", "2", &here, &far]).done();
     let pool = options(&here).open().unwrap();
-    let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
-    while !matches!(pool.status().unwrap().asynchronous[0].state, pmof::AsynchronousState::Following) {
-        assert!(std::time::Instant::now() < until, "{:?}", pool.status());
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    for day in ["one", "two", "three"] {
-        pool.persist(0, day.as_bytes()).unwrap();
-        pool.consistency_point(day).unwrap();
-    }
+    name_three_days(&pool);
     pool.persist(0, b"behind").unwrap();
     pool.close().unwrap();
     let said = pmof(["pool", "points", &here]).done();

@@ -141,17 +141,9 @@ fn redis_has_the_value_under_its_key_and_so_have_its_replicas() {
 fn etcd_has_the_value_under_its_key() {
     let place = tempfile::tempdir().unwrap();
     let [client, peer] = free_addresses::<2>().unwrap();
-    let (client_url, peer_url) = (format!("http://{client}"), format!("http://{peer}"));
-    let (cluster, directory) = (format!("default={peer_url}"), place.path().join("data").display().to_string());
-    let arguments = [
-        ["--data-dir", &directory],
-        ["--listen-client-urls", &client_url],
-        ["--advertise-client-urls", &client_url],
-        ["--listen-peer-urls", &peer_url],
-        ["--initial-advertise-peer-urls", &peer_url],
-        ["--initial-cluster", &cluster],
-    ];
-    let Some(_server) = start("etcd", &arguments.concat()) else { return };
+    let arguments = etcd([client, peer], &place.path().join("data").display().to_string());
+    let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
+    let Some(_server) = start("etcd", &arguments) else { return };
     let http = || Http2::new(PeerStream::tcp(client, SPIN)?, &client.to_string());
     let mut small = connected(|| EtcdClient::connect(http()?, 300));
     small.put(4096).unwrap();
