@@ -413,6 +413,28 @@ fn clients_of_one_pool_have_a_table_without_exchanges() {
     assert!(!text.contains("exchange"), "{text}");
 }
 
+/// On a terminal only, and gone at the end.
+#[test]
+fn a_line_says_how_far_it_is_where_somebody_looks() {
+    if !is_installed("script") {
+        skip_report::skipped!("no script here, which makes a terminal: apt-get install bsdutils");
+        return;
+    }
+    let directory = tmpfs();
+    let pmof = env!("CARGO_BIN_EXE_pmof");
+    let words =
+        format!("{pmof} bench latency --count 10 --rounds 2 --json --dir {} >/dev/null", directory.path().display());
+    let output = Command::new("script").args(["-qec", &words, "/dev/null"]).stdin(Stdio::null()).output().unwrap();
+    let seen = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{seen}");
+    for part in ["starting", "round 1 of 2: p50 ", " us, floor ", "round 2 of 2: p50 "] {
+        assert!(seen.contains(part), "{part}: {seen:?}");
+    }
+    assert!(seen.ends_with("\r\x1b[K"), "{seen:?}");
+    let unseen = bench(&tmpfs(), "latency --count 10 --rounds 2 --json");
+    assert!(unseen.stderr.is_empty(), "{}", String::from_utf8_lossy(&unseen.stderr));
+}
+
 #[test]
 fn people_get_a_table() {
     let output = bench(&tmpfs(), "latency --count 10 --rounds 1");

@@ -275,7 +275,7 @@ fn reading(document: &Document) -> Markup {
             h2 { "How to read this" }
             ul {
                 li { strong { "Floor. " } "The same bytes without pmof: over tcp a raw exchange (or stream) with an answer, for files with pwrite and fdatasync between; "
-                    "over shm the same stores and write-back within the process. A mix has no floor of its own." }
+                    "over verbs and libfabric the same work requests on bare queue pairs or endpoints, over shm the same stores and write-back within the process. A mix has no floor of its own." }
                 li { strong { "Ratio. " } "The median over the rounds of each round's own ratio: floor and pmof take turns of a fraction of a second, and meet the same disturbances." }
                 li { strong { "Whiskers. " } "The median of a round lies between them with 95 % confidence (order statistics, at least six rounds)." }
                 li { strong { "Durability. " } em { "visible" } ": others read the bytes. " em { "process-crash" } ": they survive the target process. " em { "power-failure" }

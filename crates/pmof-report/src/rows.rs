@@ -89,7 +89,9 @@ fn rows(document: &Document) -> Result<Vec<Row>> {
                 ));
             }
         }
-        for (chart, medium) in [("peers-memory", "in memory"), ("peers-file", "to a file")] {
+        for (chart, medium) in
+            [("peers-memory", "in memory"), ("peers-file", "to a file"), ("peers-verbs", "in memory")]
+        {
             for (x, size) in [(64, "64 B"), (512, "512 B"), (4096, "4 KiB"), (65_536, "64 KiB")] {
                 let Some(measured) = of(chart, "pmof", x)? else { continue };
                 for peer in &measured.peers {

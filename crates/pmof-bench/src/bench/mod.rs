@@ -1,7 +1,7 @@
 //! `pmof bench`: measurements, each beside the floor of the same transport in the same run.
 //!
-//! The floor of shm is the same stores, write-back and fence in this process, that of libfabric's tcp the same calls on bare endpoints. Over
-//! verbs, and on a device, there is none here, and the report says so.
+//! The floor of shm is the same stores, write-back and fence in this process, that of verbs and of libfabric's tcp the same calls on bare
+//! queue pairs and endpoints. On a device there is none, and the report says so.
 //!
 //! This process is the initiator, on a CPU of its own. Targets, floor servers and relays are children on the other CPU;
 //! those that are not being measured are stopped (SIGSTOP), so that what is compared takes turns in short rounds and
@@ -19,6 +19,7 @@ mod floor;
 mod idle;
 mod jobs;
 mod lanes;
+mod live;
 mod local;
 mod pattern;
 mod peers;
@@ -31,6 +32,7 @@ mod stage;
 pub mod statistics;
 mod takeover;
 mod usage;
+mod verbs;
 mod workload;
 
 use workload::Preset;

@@ -13,7 +13,8 @@ use std::{
 
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
-use pmof_console::interrupt::TemporaryDirectory;
+use pmof::Durability;
+use pmof_console::{interrupt::TemporaryDirectory, reach::ReachArgs, words::TransportName};
 
 use super::{
     engine::Engine,
@@ -22,6 +23,7 @@ use super::{
     stage::{Medium, POOL_BYTES, Server, Stage},
 };
 use etcd::EtcdClient;
+pub(super) use fio::FioPair;
 use http2::Http2;
 use nbd::{NbdClient, NbdSync};
 use put::Put;
@@ -30,6 +32,7 @@ use server::{PeerServer, find, free_addresses, version, with_free_ports};
 use stream::PeerStream;
 
 mod etcd;
+mod fio;
 mod http2;
 mod nbd;
 mod put;
@@ -66,7 +69,7 @@ pub(super) enum Peer {
     RedisAof,
     /// etcd of one member: put, over gRPC
     Etcd,
-    /// Debian's librpma: needs an RDMA device
+    /// Debian's librpma under fio's APM engine, over --transport verbs: write, then the flush of the library
     Librpma,
     /// A pool of three replicas at one target: pmof's counterpart of redis-wait
     #[value(name = "pmof-3")]
@@ -91,6 +94,8 @@ pub(super) const PEER_NAMES: [&str; 11] = [
 /// How a peer makes bytes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Promised {
+    /// What the bytes survive; `None`: as much as was asked of pmof.
+    pub(super) durability: Option<Durability>,
     /// How many processes have the bytes then.
     pub(super) copies: u32,
     pub(super) method: &'static str,
@@ -100,10 +105,19 @@ pub(super) struct Promised {
 /// A peer that runs.
 #[derive(Debug)]
 pub(super) struct Running {
-    pub(super) engine: Box<dyn Engine>,
+    pub(super) client: Client,
     pub(super) servers: Vec<Server>,
     /// Of its server, where it has one.
     pub(super) version: String,
+}
+
+/// Who makes operations and times them.
+#[derive(Debug)]
+pub(super) enum Client {
+    /// This process.
+    Engine(Box<dyn Engine>),
+    /// Programs that are started for each turn.
+    Programs(FioPair),
 }
 
 impl Peer {
@@ -114,7 +128,8 @@ impl Peer {
     /// The program that serves it, and Debian's package of it.
     fn program(self) -> Option<(&'static str, &'static str)> {
         match self {
-            Self::File | Self::Librpma | Self::Pmof3 => None,
+            Self::File | Self::Pmof3 => None,
+            Self::Librpma => Some(("fio", "fio and librpma0")),
             Self::NbdkitTcp | Self::NbdkitUnix | Self::NbdkitFua => Some(("nbdkit", "nbdkit")),
             Self::QemuTcp | Self::QemuUnix => Some(("qemu-nbd", "qemu-utils")),
             Self::RedisWait | Self::RedisAof => Some(("redis-server", "redis-server")),
@@ -123,11 +138,13 @@ impl Peer {
     }
 
     /// Why it cannot be measured here, if so.
-    pub(super) fn reason_to_skip(self, medium: Medium) -> Option<String> {
-        if self == Self::Librpma {
-            let why =
-                "it needs an RDMA device: `cargo xtask vm fio-bench` measures it beside pmof in a virtual machine";
+    pub(super) fn reason_to_skip(self, medium: Medium, reach: &ReachArgs) -> Option<String> {
+        if self == Self::Librpma && reach.transport != TransportName::Verbs {
+            let why = "it needs an RDMA device and --transport verbs: `cargo xtask vm report` measures it beside pmof in a virtual machine";
             return Some(why.to_owned());
+        }
+        if self == Self::Librpma && medium == Medium::File {
+            return Some("RDMA devices cannot reach the page cache: measure it with --medium tmpfs".to_owned());
         }
         if self == Self::RedisWait && medium == Medium::File {
             return Some("it keeps the bytes in memory, whatever the medium: redis-aof is the one of files".to_owned());
@@ -136,14 +153,18 @@ impl Peer {
             return Some("it knows no memory that is kept: measure it with --medium tmpfs".to_owned());
         }
         let (program, package) = self.program()?;
-        find(program).is_none().then(|| {
-            format!("{program} is not installed: apt-get install {package}, or `cargo xtask peers` for all of them")
-        })
+        let Some(file) = find(program) else {
+            return Some(format!(
+                "{program} is not installed: apt-get install {package}, or `cargo xtask peers` for all of them"
+            ));
+        };
+        (self == Self::Librpma && !fio::has_engines(&file))
+            .then(|| format!("fio {} has no engines of librpma, which 3.27 to 3.37 can be built with", version(&file)))
     }
 
     /// What holds for its bytes when a put is over; pmof's own pools say it themselves.
     pub(super) fn promised(self) -> Option<Promised> {
-        let of = |copies, method, mechanism| Some(Promised { copies, method, mechanism });
+        let of = |copies, method, mechanism| Some(Promised { durability: None, copies, method, mechanism });
         match self {
             Self::File => of(1, "pwrite", "fdatasync by this process"),
             Self::NbdkitTcp | Self::NbdkitUnix => of(1, "NBD write, flush", "fdatasync by nbdkit"),
@@ -152,7 +173,13 @@ impl Peer {
             Self::RedisWait => of(REDIS_REPLICAS + 1, "SET, WAIT 2", "memory of three servers, redis-server"),
             Self::RedisAof => of(1, "SET", "fdatasync of the append-only file by redis-server"),
             Self::Etcd => of(1, "put over gRPC", "fdatasync of the log by etcd"),
-            Self::Librpma | Self::Pmof3 => None,
+            Self::Librpma => Some(Promised {
+                durability: Some(Durability::Visible),
+                copies: 1,
+                method: "RDMA write, rpma_flush",
+                mechanism: "memory of fio's server, fio",
+            }),
+            Self::Pmof3 => None,
         }
     }
 
@@ -162,6 +189,10 @@ impl Peer {
         let program = self.program().map(|(program, _)| find(program).with_context(|| format!("{program} is gone")));
         let program = program.transpose()?;
         let version = program.as_deref().map(version).unwrap_or_default();
+        if let (Self::Librpma, Some(program)) = (self, &program) {
+            let pair = FioPair::new(program, stage, size_bytes)?;
+            return Ok(Running { client: Client::Programs(pair), servers: Vec::new(), version });
+        }
         let (client, servers): (Box<dyn Put>, Vec<PeerServer>) = match (self, program.as_deref()) {
             (Self::NbdkitTcp | Self::NbdkitFua | Self::QemuTcp, Some(program)) => started.nbd_tcp(program)?,
             (Self::NbdkitUnix | Self::QemuUnix, Some(program)) => started.nbd_unix(program)?,
@@ -174,7 +205,7 @@ impl Peer {
             }
         };
         let servers = servers.into_iter().map(Server::Peer).collect();
-        Ok(Running { engine: Box::new(PeerEngine { client, over: None }), servers, version })
+        Ok(Running { client: Client::Engine(Box::new(PeerEngine { client, over: None })), servers, version })
     }
 }
 

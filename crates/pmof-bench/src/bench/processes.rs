@@ -17,6 +17,7 @@ use super::{
     floor::{FILE_BYTES, FloorClient, FloorMode, serve_floor},
     relay,
     statistics::{LatencyHistogram, LatencySummary},
+    verbs,
 };
 
 /// Round trips before those that count: enough for the sockets' windows and the CPU's caches to settle.
@@ -25,7 +26,7 @@ const WARM_UP_ROUND_TRIPS: u64 = 200;
 /// Serve the floor until it is killed.
 #[derive(Debug, Args)]
 pub struct FloorServerArgs {
-    /// Loopback address to listen on; port 0 picks one
+    /// Loopback address to listen on, or one of an RDMA device; port 0 picks one
     #[arg(long)]
     listen: SocketAddr,
     /// Bytes of each file that is made
@@ -34,6 +35,9 @@ pub struct FloorServerArgs {
     /// Serve endpoints of this provider of libfabric instead
     #[arg(long)]
     fabric: Option<String>,
+    /// Serve queue pairs of verbs instead
+    #[arg(long, conflicts_with = "fabric")]
+    verbs: bool,
     /// CPU to run on
     #[arg(long)]
     cpu: Option<usize>,
@@ -136,6 +140,9 @@ pub fn run_load(args: &LoadArgs) -> Result<()> {
 pub fn run_floor_server(args: &FloorServerArgs) -> Result<()> {
     args.exit_with_parent.map_or(Ok(()), exit_with_parent)?;
     pin_if_asked(args.cpu)?;
+    if args.verbs {
+        return verbs::serve(args.listen).context("serving the floor of verbs");
+    }
     let listener = listen_on_loopback(args.listen)?;
     if let Some(provider) = &args.fabric {
         return fabric::serve(&listener, provider).context("accepting floor connections");

@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     path::{Path, PathBuf},
     process::{Child, Stdio},
 };
@@ -149,6 +149,15 @@ impl Stage {
         limits::pin_to(self.initiator_cpu).context("pinning the initiator")
     }
 
+    pub(super) fn initiator_cpu(&self) -> usize {
+        self.initiator_cpu
+    }
+
+    /// An address that targets may listen on, where one was named.
+    pub(super) fn address(&self) -> Option<IpAddr> {
+        self.reach.address
+    }
+
     /// The CPU of everything but the initiator.
     pub(super) fn servers_cpu(&self) -> usize {
         self.servers_cpu
@@ -162,7 +171,6 @@ impl Stage {
     /// Why there is no floor to compare with, if so.
     pub(super) fn no_floor(&self) -> Option<&'static str> {
         match (self.reach.transport, &self.device) {
-            (TransportName::Verbs, _) => Some("this command has no bare program of verbs"),
             (TransportName::Fabric | TransportName::FabricVerbs, _) => {
                 Some("this command has a bare program only of libfabric's providers tcp and net")
             }
@@ -229,6 +237,13 @@ impl Stage {
     /// The same of a provider of libfabric.
     pub(super) fn fabric_floor_server(&self, provider: &str) -> Result<Helper> {
         self.floor_server_with(&["--fabric", provider])
+    }
+
+    /// The same of verbs, where the targets listen.
+    pub(super) fn verbs_floor_server(&self) -> Result<Helper> {
+        let ip = self.reach.address.context("verbs has no address: name one of an RDMA device with --address")?;
+        let (listen, cpu) = (SocketAddr::new(ip, 0).to_string(), self.servers_cpu.to_string());
+        Helper::start(&["bench-floor", "--verbs", "--listen", &listen, "--cpu", &cpu], 1)
     }
 
     fn floor_server_with(&self, more: &[&str]) -> Result<Helper> {

@@ -68,6 +68,14 @@ pub(crate) const CHARTS: &[Chart] = &[
         ..CHART
     },
     Chart {
+        name: "peers-verbs",
+        title: "Latency of a durable write over verbs beside librpma",
+        fixed: "One write and its flush at a time; both ends spin. librpma is Debian's under fio's APM engines, whose server has the bytes in anonymous memory.",
+        options: "--peers=librpma",
+        series: &[Series { name: "pmof", label: "pmof", transport: Some("verbs"), ..PLAIN }],
+        ..CHART
+    },
+    Chart {
         name: "latency-read",
         title: "Latency of a read",
         fixed: "One read at a time, one connection, from memory.",

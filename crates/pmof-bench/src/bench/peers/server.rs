@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Context as _, Error, Result, bail};
+use anyhow::{Context as _, Error, Result, bail, ensure};
 use clap::Args;
 use pmof_console::{
     children::{exit_with_parent, this_program},
@@ -53,9 +53,9 @@ pub fn run_peer_server(args: &PeerServerArgs) -> Result<()> {
     args.exit_with_parent.map_or(Ok(()), exit_with_parent)?;
     pin_to(args.cpu).context("pinning to the CPU given by --cpu")?;
     let (program, arguments) = args.command.split_first().context("there is no program to run")?;
-    let path = std::env::var_os("PATH").unwrap_or_default();
     // Settings of others would be measured too.
-    let error = Command::new(program).args(arguments).env_clear().env("PATH", path).exec();
+    let kept = ["PATH", "LD_LIBRARY_PATH"].into_iter().filter_map(|name| Some((name, std::env::var_os(name)?)));
+    let error = Command::new(program).args(arguments).env_clear().envs(kept).exec();
     Err(Error::new(error).context(format!("cannot run {program}")))
 }
 
@@ -130,12 +130,36 @@ impl PeerServer {
         }
     }
 
+    /// Waits for its end; fails where that is not 0, or does not come.
+    pub(super) fn wait(&mut self, limit: Duration) -> Result<()> {
+        let until = Instant::now() + limit;
+        loop {
+            match self.child.try_wait().with_context(|| format!("waiting for {}", self.name))? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => bail!("{} ended with {status}: {}", self.name, self.last_words()),
+                None => {}
+            }
+            ensure!(
+                Instant::now() < until,
+                "{} did not end within {} s: {}",
+                self.name,
+                limit.as_secs(),
+                self.last_words()
+            );
+            sleep(LOOK_EVERY);
+        }
+    }
+
+    pub(super) fn is_alive(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait().with_context(|| format!("asking for {}", self.name))?.is_none())
+    }
+
     pub(in crate::bench) fn process_id(&self) -> u32 {
         self.child.id()
     }
 
     /// The end of what it printed, on one line.
-    fn last_words(&self) -> String {
+    pub(super) fn last_words(&self) -> String {
         let mut text = Vec::new();
         let read = File::open(&self.log).and_then(|mut file| {
             let from = file.metadata()?.len().saturating_sub(WORDS_BYTES.unsigned_abs());

@@ -54,12 +54,14 @@ fn every_peer_has_the_name_of_the_command_line() {
     assert_eq!(PEER_NAMES.len(), Peer::value_variants().len());
     for peer in Peer::value_variants() {
         assert_eq!(peer.to_possible_value().unwrap().get_name(), peer.name());
-        let is_foreign = !matches!(peer, Peer::Librpma | Peer::Pmof3);
-        assert_eq!(peer.promised().is_some(), is_foreign, "{peer:?}");
+        assert_eq!(peer.promised().is_some(), *peer != Peer::Pmof3, "{peer:?}");
     }
-    assert!(Peer::RedisWait.reason_to_skip(Medium::File).unwrap().contains("memory"));
-    assert!(Peer::Librpma.reason_to_skip(Medium::Tmpfs).unwrap().contains("RDMA"));
-    assert_eq!(Peer::File.reason_to_skip(Medium::File), None);
+    let over = |transport| ReachArgs { transport, address: None, source: None, method: None };
+    let tcp = over(TransportName::Tcp);
+    assert!(Peer::RedisWait.reason_to_skip(Medium::File, &tcp).unwrap().contains("memory"));
+    assert!(Peer::Librpma.reason_to_skip(Medium::Tmpfs, &tcp).unwrap().contains("RDMA"));
+    assert!(Peer::Librpma.reason_to_skip(Medium::File, &over(TransportName::Verbs)).unwrap().contains("page cache"));
+    assert_eq!(Peer::File.reason_to_skip(Medium::File, &tcp), None);
 }
 
 /// Over TCP and a Unix socket, flushed and with forced unit access: the bytes are in the file.
@@ -211,6 +213,22 @@ fn nbd_servers_that_do_not_fit_are_refused_by_what_they_lack() {
     let stream = PeerStream::tcp(scripted(steps), SPIN).unwrap();
     let mut client = NbdClient::connect(stream, NbdSync::Flush, 10, 1 << 20).unwrap();
     assert!(format!("{:#}", client.put(0).unwrap_err()).contains("no simple reply"));
+}
+
+/// The second request of a put fails, where there is one.
+#[test]
+fn nbd_puts_end_behind_their_flush() {
+    let asks = 4 + 16 + 6;
+    let reply =
+        |error: u32, cookie: u64| [&b"\x67\x44\x66\x98"[..], &error.to_be_bytes(), &cookie.to_be_bytes()].concat();
+    for (sync, refused) in [(NbdSync::Flush, true), (NbdSync::Fua, false)] {
+        let hello = vec![(0, nbd_hello(3)), (asks, nbd_export(1 << 20, 0b1101))];
+        let steps = [hello, vec![(28 + 10, reply(0, 1)), (28, reply(5, 2))]].concat();
+        let stream = PeerStream::tcp(scripted(steps), SPIN).unwrap();
+        let mut client = NbdClient::connect(stream, sync, 10, 1 << 20).unwrap();
+        let put = client.put(0).map_err(|error| format!("{error:#}"));
+        assert_eq!(put.as_ref().is_err_and(|error| error.contains("the flush")), refused, "{sync:?}: {put:?}");
+    }
 }
 
 #[test]

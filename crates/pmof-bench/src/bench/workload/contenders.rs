@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use pmof::{Acknowledge, Pool};
+use pmof::{Acknowledge, Method, Pool};
 use pmof_console::words::TransportName;
 
 use super::{Layer, Workload};
@@ -18,8 +18,9 @@ use crate::bench::{
     floor::{FILE_BYTES, FloorClient, FloorMode},
     local::LocalFloor,
     pattern::Pattern,
-    peers::{Peer, Running},
+    peers::{Client, FioPair, Peer, Running},
     stage::{Contender, Helper, Medium, POOL_BYTES, Server, Stage, socket_address, warm},
+    verbs::{VerbsFloor, VerbsWork},
 };
 
 /// What the floor answers to an exchange, and to a request of a stream: enough to say that the bytes came.
@@ -36,10 +37,12 @@ pub(super) struct Worker {
     pub(super) pattern: Pattern,
 }
 
-/// The threads of a contender.
+/// The threads of a contender, or the programs.
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) workers: Vec<Worker>,
+    /// What makes the operations where this process does not.
+    pub(super) programs: Option<FioPair>,
     /// Pools to be removed at the end, if they lie on a device.
     pub(super) urls: Vec<String>,
     /// The processes that work for the initiator.
@@ -54,12 +57,15 @@ impl Workload<'_> {
             _ if self.fabric_provider().is_some() && (self.args.medium == Medium::File || !self.is_polling()) => {
                 Some("the bare program of libfabric spins, and has no files")
             }
+            _ if self.is_verbs() && self.args.medium == Medium::File => {
+                Some("the bare program of verbs has no files: a device cannot reach the page cache")
+            }
             _ => stage.no_floor(),
         }
     }
 
-    /// The bare work of this transport, unless there is none.
-    pub(super) fn floor(&self, stage: &Stage) -> Result<Option<Contender<Side>>> {
+    /// The bare work of this transport, unless there is none. `method`: how pmof flushes, if that is known.
+    pub(super) fn floor(&self, stage: &Stage, method: Option<Method>) -> Result<Option<Contender<Side>>> {
         if self.no_floor(stage).is_some() {
             return Ok(None);
         }
@@ -68,6 +74,9 @@ impl Workload<'_> {
         }
         if let Some(provider) = self.fabric_provider() {
             return self.fabric_floor(stage, provider).map(Some);
+        }
+        if self.is_verbs() {
+            return self.verbs_floor(stage, method.unwrap_or(Method::ReadAfterWrite)).map(Some);
         }
         let server = if self.is_pinned() { stage.floor_server()? } else { Helper::floor_server_anywhere(FILE_BYTES)? };
         let process = server.process_id();
@@ -129,6 +138,32 @@ impl Workload<'_> {
         Contender::new(self.side(engines, Vec::new(), vec![process]), servers)
     }
 
+    pub(super) fn is_verbs(&self) -> bool {
+        self.args.stage.reach.transport == TransportName::Verbs
+    }
+
+    fn verbs_floor(&self, stage: &Stage, method: Method) -> Result<Contender<Side>> {
+        let server = stage.verbs_floor_server()?;
+        let process = server.process_id();
+        let address = *server.addresses().first().context("the floor server has no address")?;
+        let mut servers = vec![Server::Helper(server)];
+        let work = VerbsWork {
+            size_bytes: self.size_bytes,
+            depth: self.depth as usize * usize::from(self.lines()),
+            batch: self.batch,
+            method,
+            polling: self.floor_polls(),
+        };
+        let connect = |_| -> Result<Box<dyn Engine>> {
+            let floor = VerbsFloor::connect(address, self.args.stage.reach.source, work)
+                .context("connecting to the floor server")?;
+            Ok(Box::new(floor))
+        };
+        let engines = (0..self.args.threads).map(connect).collect::<Result<Vec<_>>>()?;
+        self.add_load(stage, &mut servers)?;
+        Contender::new(self.side(engines, Vec::new(), vec![process]), servers)
+    }
+
     fn memory_floor(&self, stage: &Stage) -> Result<Contender<Side>> {
         let depth = self.depth as usize * usize::from(self.lines());
         let make = |index: u16| -> Result<Box<dyn Engine>> {
@@ -175,10 +210,16 @@ impl Workload<'_> {
         if peer == Peer::Pmof3 {
             return Ok((self.pools(stage, 3, 0)?, String::new()));
         }
-        let Running { engine, mut servers, version } = peer.start(stage, self.size_bytes, self.spin())?;
+        let Running { client, mut servers, version } = peer.start(stage, self.size_bytes, self.spin())?;
         let processes = servers.iter().map(Server::process_id).collect();
         self.add_load(stage, &mut servers)?;
-        Ok((Contender::new(self.side(vec![engine], Vec::new(), processes), servers)?, version))
+        let side = match client {
+            Client::Engine(engine) => self.side(vec![engine], Vec::new(), processes),
+            Client::Programs(programs) => {
+                Side { programs: Some(programs), ..self.side(Vec::new(), Vec::new(), processes) }
+            }
+        };
+        Ok((Contender::new(side, servers)?, version))
     }
 
     /// Makes the pools of one thread, one for each connection, and what works on them; adds their URLs.
@@ -236,7 +277,7 @@ impl Workload<'_> {
     fn side(&self, engines: Vec<Box<dyn Engine>>, urls: Vec<String>, servers: Vec<u32>) -> Side {
         let pattern = |seed| Pattern::new(self.shape(), seed);
         let workers = engines.into_iter().zip(1..).map(|(engine, seed)| Worker { engine, pattern: pattern(seed) });
-        Side { workers: workers.collect(), urls, servers }
+        Side { workers: workers.collect(), programs: None, urls, servers }
     }
 
     fn add_load(&self, stage: &Stage, servers: &mut Vec<Server>) -> Result<()> {

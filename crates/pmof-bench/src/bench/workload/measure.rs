@@ -3,11 +3,14 @@
 use std::{thread, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
+use fastrand::Rng;
+use pmof::Method;
 use rustix::process::Signal;
 
 use super::{Preset, Workload, WorkloadArgs, contenders::Side, outcome::Outcome};
 use crate::bench::{
     engine::Reached,
+    live::Live,
     peers::Peer,
     runner::{Extent, Tally, drive, own_cost_ns},
     stage::{Contender, Stage, signal},
@@ -27,33 +30,41 @@ const PAUSE_AFTER: Duration = Duration::from_millis(5);
 /// Runs `pmof bench latency` or `pmof bench bandwidth`.
 pub(in crate::bench) fn run(args: &WorkloadArgs, preset: Preset) -> Result<()> {
     let workload = args.resolve(preset)?;
-    let (stage, outcome) = measure(&workload)?;
+    let (stage, outcome) = measure(&workload, "")?;
     outcome.print(&workload)?;
     outcome.finish(&stage)
 }
 
-/// Measures all contenders. This thread stays on the initiator's CPU.
-pub(super) fn measure(workload: &Workload<'_>) -> Result<(Stage, Outcome)> {
+/// Measures all contenders, with a line that begins with `head` while somebody looks. This thread stays on the initiator's CPU.
+pub(super) fn measure(workload: &Workload<'_>, head: &str) -> Result<(Stage, Outcome)> {
     let args = workload.args;
     let own_cost_ns = own_cost_ns(workload.shape())?;
     let stage = Stage::set(&args.stage, args.medium)?;
-    let mut floor = workload.floor(&stage)?.map(Series::new);
+    let live = Live::new(head);
+    live.show(|| "starting".to_owned());
+    let mut pool = Series::new(workload.pools(&stage, args.replicas, args.slow_us)?);
+    let method = if workload.is_verbs() { pool.method(workload)? } else { None };
+    let mut floor = workload.floor(&stage, method)?.map(Series::new);
     let mut single = (args.replicas > 1).then(|| workload.pools(&stage, 1, 0).map(Series::new)).transpose()?;
     let prompt = (args.slow_us > 0).then(|| workload.pools(&stage, args.replicas, 0));
     let mut prompt = prompt.transpose()?.map(Series::new);
-    let mut pool = Series::new(workload.pools(&stage, args.replicas, args.slow_us)?);
     let mut peers: Vec<Beside> = args.peers.iter().map(|peer| Beside::start(workload, &stage, *peer)).collect();
     if workload.is_pinned() {
         stage.pin_initiator()?;
     }
     for round in 0..workload.rounds {
-        let contenders = [floor.as_mut(), single.as_mut(), prompt.as_mut(), Some(&mut pool)];
-        for series in contenders.into_iter().flatten() {
-            series.round(workload, round == 0)?;
+        let own = [floor.as_mut(), single.as_mut(), prompt.as_mut(), Some(&mut pool)];
+        let mut turns: Vec<Turn<'_>> = own.into_iter().flatten().map(Turn::Own).collect();
+        turns.extend(peers.iter_mut().map(Turn::Beside));
+        // In another order each time: one that always followed the same one would bear what that leaves, such as a busy disk.
+        Rng::with_seed(round).shuffle(&mut turns);
+        for turn in turns {
+            match turn {
+                Turn::Own(series) => series.round(workload, round == 0)?,
+                Turn::Beside(peer) => peer.round(workload, round == 0),
+            }
         }
-        for peer in &mut peers {
-            peer.round(workload, round == 0);
-        }
+        live.show(|| so_far(round + 1, workload.rounds, &pool, floor.as_ref()));
     }
     let outcome = Outcome {
         pool: pool.take()?,
@@ -68,6 +79,23 @@ pub(super) fn measure(workload: &Workload<'_>) -> Result<(Stage, Outcome)> {
         own_cost_ns,
     };
     Ok((stage, outcome))
+}
+
+/// How far it is, and the last round's medians.
+fn so_far(rounds: u64, of: u64, pool: &Series, floor: Option<&Series>) -> String {
+    let last = |series: &Series| series.p50s_us.last().copied().unwrap_or_default();
+    let own_us = last(pool);
+    let floor = floor.map(last).map(|floor_us| format!(", floor {floor_us:.2} us, {:.2} over it", own_us / floor_us));
+    format!("round {rounds} of {of}: p50 {own_us:.2} us{}", floor.unwrap_or_default())
+}
+
+/// Who is measured next.
+#[derive(Debug)]
+enum Turn<'a> {
+    /// Where it fails, all is over.
+    Own(&'a mut Series),
+    /// Where it fails, the others go on.
+    Beside(&'a mut Beside),
 }
 
 /// A peer: what its rounds gave, or why there are none.
@@ -90,7 +118,7 @@ pub(super) enum Absent {
 
 impl Beside {
     fn start(workload: &Workload<'_>, stage: &Stage, peer: Peer) -> Self {
-        if let Some(why) = peer.reason_to_skip(workload.args.medium) {
+        if let Some(why) = peer.reason_to_skip(workload.args.medium, &workload.args.stage.reach) {
             return Self { peer, version: String::new(), series: Err(Absent::Skipped(why)) };
         }
         match workload.peer(stage, peer) {
@@ -121,8 +149,8 @@ pub(super) struct Series {
     pub(super) p50s_us: Vec<f64>,
     pub(super) rates_mib_per_s: Vec<f64>,
     pub(super) rates_per_s: Vec<f64>,
-    /// CPU time of this process and of the server, while operations were measured.
-    pub(super) cpu: [Duration; 2],
+    /// CPU time of this process and of the server, while operations were measured; `None` where nobody knows.
+    pub(super) cpu: Option<[Duration; 2]>,
     /// Bytes that left this side and that came to it; `None` where nobody knows.
     pub(super) moved: Option<[u64; 2]>,
     pub(super) reached: Option<Reached>,
@@ -137,15 +165,31 @@ impl Series {
             p50s_us: Vec::new(),
             rates_mib_per_s: Vec::new(),
             rates_per_s: Vec::new(),
-            cpu: [Duration::ZERO; 2],
+            cpu: Some([Duration::ZERO; 2]),
             moved: Some([0; 2]),
             reached: None,
         }
     }
 
+    /// How it flushes, by one operation; `None` of reads.
+    fn method(&mut self, workload: &Workload<'_>) -> Result<Option<Method>> {
+        let extent = Extent { operations: 1, time: workload.turn.time };
+        self.contender.run(|side| {
+            side.drive(workload, extent)?;
+            let reached = side.workers.first().and_then(|worker| worker.engine.reached());
+            Ok(reached.and_then(|reached| match reached {
+                Reached::Pool(receipt) => receipt.replicas.first().map(|replica| replica.method),
+                Reached::Connection(flushed) => Some(flushed.method),
+            }))
+        })
+    }
+
     fn round(&mut self, workload: &Workload<'_>, is_first: bool) -> Result<()> {
         let (turn, pause) = (workload.turn, Duration::from_millis(workload.args.pause_target_ms));
         let (tally, cpu, moved, reached) = self.contender.run(|side| {
+            if let Some(programs) = &mut side.programs {
+                return Ok((programs.turn(turn)?, None, None, None));
+            }
             if is_first && !workload.args.ramp.is_zero() {
                 let time = workload.args.ramp;
                 side.drive(workload, Extent { operations: u64::MAX, time })?;
@@ -159,7 +203,7 @@ impl Series {
                 side.drive_with_pause(workload, pause)?
             };
             let after = side.cpu()?;
-            let cpu = [0, 1].map(|at| after[at].saturating_sub(before[at]));
+            let cpu = Some([0, 1].map(|at| after[at].saturating_sub(before[at])));
             let moved = side.moved().zip(moved_before).map(|(after, before)| [0, 1].map(|at| after[at] - before[at]));
             Ok((tally, cpu, moved, side.workers.first().and_then(|worker| worker.engine.reached())))
         })?;
@@ -172,9 +216,7 @@ impl Series {
         let elapsed = self.total.elapsed + tally.elapsed;
         self.total.beside(&tally);
         self.total.elapsed = elapsed;
-        for (sum, cpu) in self.cpu.iter_mut().zip(cpu) {
-            *sum += cpu;
-        }
+        self.cpu = self.cpu.zip(cpu).map(|(sum, cpu)| [0, 1].map(|at| sum[at] + cpu[at]));
         self.moved = self.moved.zip(moved).map(|(sum, moved)| [0, 1].map(|at| sum[at] + moved[at]));
         self.reached = reached.or(self.reached.take());
         Ok(())
@@ -207,8 +249,8 @@ impl Series {
     }
 
     /// For one operation, in microseconds: of this process and of the server.
-    pub(super) fn cpu_us(&self) -> [f64; 2] {
-        self.cpu.map(|cpu| cpu.as_secs_f64() * 1e6 / self.all.len().max(1) as f64)
+    pub(super) fn cpu_us(&self) -> Option<[f64; 2]> {
+        Some(self.cpu?.map(|cpu| cpu.as_secs_f64() * 1e6 / self.all.len().max(1) as f64))
     }
 }
 

@@ -139,7 +139,8 @@ impl Outcome {
                 report.put_receipt(receipt)?.put("copies", receipt.replicas.len())?;
             }
             (_, Some(promised)) => {
-                report.put("durability", self.durability.to_string())?.put("copies", promised.copies)?;
+                let durability = promised.durability.unwrap_or(self.durability);
+                report.put("durability", durability.to_string())?.put("copies", promised.copies)?;
                 report.put("method", promised.method)?.put("mechanism", promised.mechanism)?;
                 report.put("evidence", "documented")?;
             }
@@ -258,7 +259,7 @@ impl Outcome {
         match beside.peer.promised() {
             Some(promised) => say!(
                 "p50 over {name}'s: {ratio}; {}, {}: {} ({})",
-                self.durability,
+                promised.durability.unwrap_or(self.durability),
                 copies_text(promised.copies),
                 promised.method,
                 format!("{} {}", promised.mechanism, beside.version).trim_end()
@@ -287,8 +288,9 @@ fn put_series(report: &mut Report, prefix: &str, series: &Series) -> Result<()> 
             report.put(&format!("{prefix}{name}_low"), low)?.put(&format!("{prefix}{name}_high"), high)?;
         }
     }
-    let [own_us, server_us] = series.cpu_us();
-    report.put(&format!("{prefix}initiator_cpu_us"), own_us)?.put(&format!("{prefix}target_cpu_us"), server_us)?;
+    for (at, name) in ["initiator_cpu_us", "target_cpu_us"].into_iter().enumerate() {
+        report.put(&format!("{prefix}{name}"), series.cpu_us().map(|cpu_us| cpu_us[at]))?;
+    }
     for (at, name) in ["sent_bytes", "received_bytes"].into_iter().enumerate() {
         report.put(&format!("{prefix}{name}"), series.moved_bytes().map(|moved| moved[at]))?;
     }
@@ -302,10 +304,12 @@ fn histogram(all: &LatencyHistogram) -> Vec<(u64, u64)> {
 }
 
 fn say_series(what: &str, series: &Series) {
-    let [own_us, server_us] = series.cpu_us();
+    let texts = |numbers: Option<[f64; 2]>, digits: usize| {
+        numbers.map_or([(); 2].map(|()| "-".to_owned()), |numbers| numbers.map(|number| format!("{number:.digits$}")))
+    };
+    let [own_us, server_us] = texts(series.cpu_us(), 2);
     let rate = Spread::of(series.rates_mib_per_s.iter().copied()).map_or(0.0, |rate| rate.median);
-    let moved = series.moved_bytes().map(|moved| moved.map(|bytes| format!("{bytes:.1}")));
-    let [sent, received] = moved.unwrap_or([(); 2].map(|()| "-".to_owned()));
+    let [sent, received] = texts(series.moved_bytes(), 1);
     let line = latency_line(what, &series.all.summary());
-    say!("{line}  {rate:>12.1}{own_us:>12.2}{server_us:>12.2}{sent:>12}{received:>12}");
+    say!("{line}  {rate:>12.1}{own_us:>12}{server_us:>12}{sent:>12}{received:>12}");
 }

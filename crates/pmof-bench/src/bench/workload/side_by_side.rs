@@ -1,11 +1,6 @@
 //! `pmof bench peers`: `pmof bench latency --peers` for several sizes and media, and a table of all.
 
-use std::{
-    fmt::Write as _,
-    io::{IsTerminal as _, Write as _, stderr},
-    thread,
-    time::Duration,
-};
+use std::{fmt::Write as _, thread, time::Duration};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum as _};
@@ -61,10 +56,9 @@ pub(in crate::bench) fn run_peers(args: &PeersArgs) -> Result<()> {
     for medium in &args.medium {
         let first = all.len();
         for size_bytes in &args.size {
-            say_progress(&format!("[{}/{total}] {}, {size_bytes} bytes", all.len() + 1, medium.name()));
-            all.push(args.cell(*medium, *size_bytes)?);
+            let head = format!("[{}/{total}] {}, {size_bytes} bytes: ", all.len() + 1, medium.name());
+            all.push(args.cell(*medium, *size_bytes, &head)?);
         }
-        say_progress("");
         if !args.stage.json {
             say!("{}", table(args, *medium, &all[first..])?);
         }
@@ -73,8 +67,8 @@ pub(in crate::bench) fn run_peers(args: &PeersArgs) -> Result<()> {
 }
 
 impl PeersArgs {
-    /// What `pmof bench latency --peers --json` prints.
-    fn cell(&self, medium: Medium, size_bytes: u32) -> Result<Value> {
+    /// What `pmof bench latency --peers --json` prints. `head` begins the line that shows how far it is.
+    fn cell(&self, medium: Medium, size_bytes: u32, head: &str) -> Result<Value> {
         let args = WorkloadArgs {
             stage: self.stage.clone(),
             mode: None,
@@ -107,7 +101,7 @@ impl PeersArgs {
         let measured = thread::scope(|scope| {
             let measuring = scope.spawn(|| -> Result<Value> {
                 let workload = args.resolve(Preset::Latency)?;
-                let (stage, outcome) = measure(&workload)?;
+                let (stage, outcome) = measure(&workload, head)?;
                 let json = outcome.to_json(&workload)?;
                 outcome.finish(&stage)?;
                 Ok(json)
@@ -115,13 +109,6 @@ impl PeersArgs {
             measuring.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
         });
         measured.with_context(|| format!("measuring {size_bytes} bytes on {}", medium.name()))
-    }
-}
-
-/// A line that the next one replaces, where somebody looks.
-fn say_progress(text: &str) {
-    if stderr().is_terminal() {
-        let _ = write!(stderr(), "\r\x1b[K{text}").and_then(|()| stderr().flush());
     }
 }
 
