@@ -135,6 +135,19 @@ demo_over_shm() {
     demo "" --transport shm
 }
 
+# Each way of flushing beside bare work requests of its own; one cell of each, and few operations.
+report_over_verbs() {
+    local cells=(--only latency-write/verbs/native/512 --only latency-write/verbs/apm/512 --only latency-write/verbs/gpspm/512
+        --only latency-read/verbs/auto/512 --only bandwidth-depth/verbs)
+    rm -rf report
+    timeout 120 pmof report --quick --time 50ms --rounds 2 --transports verbs --address "$PMOF_WIRE_B" --source "$PMOF_WIRE_A" \
+        "${cells[@]}" --output report
+    local measured floors
+    measured=$(grep -c ',measured,' report/report.csv)
+    floors=$(grep -o '"floor_p50_us":' report/report.json | wc -l)
+    [ "$measured" -ge 8 ] && [ "$floors" = "$measured" ] && ! grep ',skipped,' report/report.csv
+}
+
 # Writers that are stopped, taken over from, and continued: each is told, and none of its bytes lands.
 takeover_over_verbs() {
     timeout 120 pmof bench takeover --transport verbs --listen "verbs://$PMOF_WIRE_B:0" --trust-network --count 5 \
@@ -212,6 +225,7 @@ check "a page-cached file over verbs - send-after-write" page_cached_file
 check "device-DAX over verbs and IPv6 - native flush" ipv6
 check "the demo over verbs, with targets killed" demo_over_verbs
 check "takeover over verbs - each writer is told, and nothing of it lands" takeover_over_verbs
+check "a report over verbs - each cell beside bare work requests" report_over_verbs
 check "a target that ssh starts - over verbs, native flush" ssh_over_verbs
 check "a target that ssh starts at an address without a device - over tcp" ssh_over_tcp
 hide_rdma_core

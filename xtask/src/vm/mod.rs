@@ -13,6 +13,7 @@ use clap::Subcommand;
 mod arguments;
 mod bare_verbs;
 mod bench;
+mod bench_report;
 mod built_modules;
 mod components;
 mod core_dump;
@@ -86,6 +87,8 @@ pub(crate) enum Vm {
     Bench(bench::Bench),
     /// Measure one unmodified fio over Debian's librpma and over ours, over verbs and on the benchmark clock
     FioBench(fio_bench::FioBench),
+    /// Measure `pmof report` over verbs and TCP in a machine, beside Debian's librpma
+    Report(bench_report::BenchReport),
     /// Run the suites that need machines; the last line is `N passed, N failed, N skipped`
     Test {
         /// Only the suite with this name
@@ -145,6 +148,7 @@ impl Vm {
             Self::PowerCuts { cuts, seed, only } => power_cuts::many(&testbed, cuts, seed, &only),
             Self::Bench(bench) => bench.run(&testbed),
             Self::FioBench(bench) => bench.run(&testbed),
+            Self::Report(report) => report.run(&testbed),
             Self::Test { only, soak, list } => {
                 let choice = match &only {
                     Some(name) => suites::Choice::Only(name),
