@@ -19,6 +19,8 @@ pub enum Transport {
     Verbs,
     /// A provider of libfabric.
     Fabric(FabricProvider),
+    /// RDS: reliable datagrams between the hosts of RDMA devices, of the kernel.
+    Rds,
 }
 
 /// A provider of libfabric.
@@ -107,7 +109,7 @@ impl FabricProvider {
 
 impl Transport {
     /// Every transport.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::Tcp,
         Self::Shm,
         Self::Verbs,
@@ -121,6 +123,7 @@ impl Transport {
         Self::Fabric(FabricProvider::Psm3),
         Self::Fabric(FabricProvider::Cxi),
         Self::Fabric(FabricProvider::Sockets),
+        Self::Rds,
     ];
 
     /// The scheme of its addresses.
@@ -130,6 +133,7 @@ impl Transport {
             Self::Shm => "shm",
             Self::Verbs => "verbs",
             Self::Fabric(provider) => provider.scheme(),
+            Self::Rds => "rds",
         }
     }
 }
@@ -194,8 +198,8 @@ impl fmt::Display for Location {
 /// The port of an address that names none, and the one that `pmof serve` listens on.
 pub const DEFAULT_PORT: u16 = 7204;
 
-/// A transport and where to find the target: `tcp://HOST[:PORT]`, `verbs://HOST[:PORT]`, `fabric+PROVIDER://HOST[:PORT]`, `fabric://HOST[:PORT]` or
-/// `shm://PATH`. Without a port it is [`DEFAULT_PORT`].
+/// A transport and where to find the target: `tcp://HOST[:PORT]`, `verbs://HOST[:PORT]`, `fabric+PROVIDER://HOST[:PORT]`, `fabric://HOST[:PORT]`,
+/// `rds://HOST[:PORT]` or `shm://PATH`. Without a port it is [`DEFAULT_PORT`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Address {
     /// The transport.
@@ -293,9 +297,10 @@ impl fmt::Display for Address {
 
 /// The transports of this build, as an error lists them.
 #[cfg(not(feature = "fabric"))]
-const TRANSPORTS: &str = "tcp, shm and verbs";
+const TRANSPORTS: &str = "tcp, shm, verbs and rds";
 #[cfg(feature = "fabric")]
-const TRANSPORTS: &str = "tcp, shm, verbs, fabric, and fabric+PROVIDER with tcp, net, udp, verbs, efa, psm3 or cxi";
+const TRANSPORTS: &str =
+    "tcp, shm, verbs, rds, fabric, and fabric+PROVIDER with tcp, net, udp, verbs, efa, psm3 or cxi";
 
 /// Why an address was not understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -343,6 +348,7 @@ mod tests {
             "fabric://10.0.0.1:1",
             "fabric+tcp://[::1]:0",
             "fabric+shm://127.0.0.1:1",
+            "rds://10.0.0.1:1",
             "shm:///run/a.sock",
         ] {
             assert_eq!(text.parse::<Address>().unwrap().to_string(), text);
@@ -374,7 +380,7 @@ mod tests {
     fn wrong_addresses_say_which_rule() {
         let parse = |text: &str| text.parse::<Address>().unwrap_err();
         assert!(matches!(parse("127.0.0.1:1"), AddressError::NoScheme { .. }));
-        for text in ["rds://a:1", "fabric+nowhere://a:1"] {
+        for text in ["rdma://a:1", "fabric+nowhere://a:1"] {
             assert!(matches!(parse(text), AddressError::UnknownTransport { .. }), "{text}");
         }
         for text in ["shm://", "shm://run/a.sock", "shm:///run/"] {

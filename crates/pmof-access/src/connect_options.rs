@@ -26,7 +26,7 @@ pub struct ConnectOptions {
     pub settings: Settings,
     /// The only method of flush to use; else the cheapest that reaches the level asked for.
     pub method: Option<Method>,
-    /// The local address to come from, where routing does not decide it. Verbs only.
+    /// The local address to come from, where routing does not decide it. Verbs and RDS only.
     pub source: Option<IpAddr>,
     /// The target's ring that [`Connection::append`](crate::Connection::append) appends to: what [`AppendRing::descriptor`](crate::AppendRing::descriptor)
     /// says. Verbs only.

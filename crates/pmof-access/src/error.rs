@@ -51,6 +51,10 @@ pub enum SetupError {
     #[cfg(feature = "fabric")]
     #[error(transparent)]
     Fabric(#[from] pmof_fabric::FabricError),
+    /// RDS is not to be had, or not at the address.
+    #[cfg(feature = "rds")]
+    #[error(transparent)]
+    Rds(#[from] pmof_rds::RdsError),
     /// The transport was left out of this program.
     #[error("this program was built without the transport {transport}: build it with the feature {feature:?} of pmof")]
     NotBuilt {

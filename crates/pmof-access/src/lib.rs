@@ -14,6 +14,8 @@
 //!   loaded when first asked for; without them, or without a device, opening says what to install or set up.
 //! - [`Transport::Fabric`]: providers of libfabric, as verbs: RMA where it can be, messages else. The library is loaded when first
 //!   asked for. The cargo feature `fabric`, on by default.
+//! - [`Transport::Rds`]: reliable datagrams of the kernel between the hosts of RDMA devices; every operation is a message. What was under way while the
+//!   wire was down arrives once when it is up again. The cargo feature `rds`, on by default.
 //! - [`sim`]: a network in one process, with a virtual clock and faults on demand.
 //!
 //! Verbs is the cargo feature `verbs`, on by default. Without it a verbs address is still an address, and opening it is
@@ -88,6 +90,8 @@ mod method;
 mod peer;
 mod progress;
 mod queue;
+#[cfg(feature = "rds")]
+mod rds;
 mod region;
 mod request;
 mod ring;
@@ -119,6 +123,8 @@ pub use pmof_proto::{
     MemoryUse, OperationCounters, OperationCounts, OperationError, OperationKind, Outcome, PostError, Refusal,
     Settings, Signal, Ticket, limits,
 };
+#[cfg(feature = "rds")]
+pub use pmof_rds::{Carrier as RdsCarrier, RdsError, Survey as RdsSurvey, survey as rds_survey};
 #[cfg(feature = "verbs")]
 pub use pmof_verbs::{DeviceInfo, VerbsError, devices as rdma_devices};
 pub use progress::{Background, DEFAULT_SPIN, Progress, ReadyFlag, Waiting};

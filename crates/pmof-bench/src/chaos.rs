@@ -113,7 +113,7 @@ pub fn run(args: &ChaosArgs) -> Result<()> {
     let is_tcp = args.transport == TransportName::Tcp;
     ensure!(
         !matches!(args.transport, TransportName::Verbs | TransportName::FabricVerbs),
-        "--transport {} is not for chaos: use tcp, shm or fabric+tcp",
+        "--transport {} is not for chaos: use tcp, shm, rds or fabric+tcp",
         args.transport.name()
     );
     ensure!(

@@ -13,6 +13,8 @@ use pmof_doctor::{Platform, examine};
 
 #[cfg_attr(not(feature = "fabric"), path = "doctor/without_fabric.rs")]
 mod fabric;
+#[cfg_attr(not(feature = "rds"), path = "doctor/without_rds.rs")]
+mod rds;
 #[cfg_attr(not(feature = "verbs"), path = "doctor/without_verbs.rs")]
 mod verbs;
 
@@ -35,7 +37,7 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let defaults = [PathBuf::from(".")];
     let paths: &[PathBuf] = if args.paths.is_empty() { &defaults } else { &args.paths };
     let (paths, errors) = probe_all(paths);
-    let platform = Platform { system: System::real(), paths, libfabric: fabric::ask() };
+    let platform = Platform { system: System::real(), paths, libfabric: fabric::ask(), rds: rds::ask() };
     let report = examine(&platform, &verbs::Verbs::ask());
     if args.json {
         output::print_json(&report)?;

@@ -96,7 +96,7 @@ pub(crate) struct ServeArgs {
     /// Size limit of new pools
     #[arg(long, value_name = "SIZE", default_value = "16T", value_parser = words::size)]
     max_pool_size: u64,
-    /// Address to listen on: `tcp://HOST[:PORT]`, `verbs://HOST[:PORT]`, `fabric+PROVIDER://HOST[:PORT]` or `shm:///PATH/OF/SOCKET`;
+    /// Address to listen on: `tcp://HOST[:PORT]`, `verbs://HOST[:PORT]`, `fabric+PROVIDER://HOST[:PORT]`, `rds://HOST[:PORT]` or `shm:///PATH/OF/SOCKET`;
     /// port 0 picks a free one. May be given several times.
     #[arg(long, value_name = "ADDRESS", default_value = "tcp://127.0.0.1:7204", value_parser = parsed::<Address>)]
     listen: Vec<Address>,

@@ -101,6 +101,8 @@ pub enum TransportName {
     /// libfabric's provider verbs
     #[value(name = "fabric+verbs")]
     FabricVerbs,
+    /// RDS, reliable datagrams of the kernel
+    Rds,
 }
 
 impl TransportName {
@@ -114,6 +116,7 @@ impl TransportName {
             Self::FabricTcp => Transport::Fabric(FabricProvider::Tcp),
             Self::FabricNet => Transport::Fabric(FabricProvider::Net),
             Self::FabricVerbs => Transport::Fabric(FabricProvider::Verbs),
+            Self::Rds => Transport::Rds,
         }
     }
 

@@ -3,7 +3,7 @@
 //!
 //! [`examine`] reads only sysfs and procfs: it opens no file for writing and accesses no device. `pmof-mem` judges what a medium
 //! keeps; it judges receipts too, so the two cannot differ. The caller provides the capabilities of RDMA devices through
-//! [`RdmaCapabilities`], and what libfabric says.
+//! [`RdmaCapabilities`], and what libfabric and RDS say.
 //!
 //! No answer that is missing, unreadable or unknown ever counts as proof.
 #![forbid(unsafe_code)]
@@ -14,6 +14,7 @@ mod machine;
 mod memory;
 mod pmem;
 mod rdma;
+mod rds;
 mod read;
 mod report;
 mod text;
@@ -26,4 +27,5 @@ pub use pmem::{CxlMemdev, DaxDevice, Namespace, Region};
 pub use rdma::{
     Capabilities, CapabilitiesUnknown, DeviceCapabilities, NotAsked, RdmaCapabilities, RdmaDevice, RdmaPort,
 };
+pub use rds::{Rds, RdsAddress};
 pub use report::{Platform, Report, examine};

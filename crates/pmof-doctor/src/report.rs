@@ -6,8 +6,8 @@ use pmof_mem::{MediumProbe, MountProbe, System, causes, probe_anonymous, probe_m
 use serde::Serialize;
 
 use crate::{
-    Cpu, CxlMemdev, DaxDevice, Libfabric, Limits, Memory, NumaNode, PowerSupply, RdmaCapabilities, RdmaDevice, Region,
-    SwapArea,
+    Cpu, CxlMemdev, DaxDevice, Libfabric, Limits, Memory, NumaNode, PowerSupply, RdmaCapabilities, RdmaDevice, Rds,
+    Region, SwapArea,
     advice::{self, Context, Finding, Whole},
     machine,
     memory::Place,
@@ -23,6 +23,8 @@ pub struct Platform {
     pub paths: Vec<MediumProbe>,
     /// What libfabric says of its providers.
     pub libfabric: Libfabric,
+    /// What the kernel has of RDS.
+    pub rds: Rds,
 }
 
 /// All that was found. Its JSON form has the same names; units are in them.
@@ -46,6 +48,8 @@ pub struct Report {
     pub rdma_devices: Vec<RdmaDevice>,
     /// libfabric and its providers.
     pub libfabric: Libfabric,
+    /// RDS and its addresses.
+    pub rds: Rds,
     /// Limits of this process.
     pub limits: Limits,
     /// NUMA nodes.
@@ -112,6 +116,7 @@ pub fn examine(platform: &Platform, capabilities: &dyn RdmaCapabilities) -> Repo
         cxl_memdevs,
         rdma_devices,
         libfabric: platform.libfabric.clone(),
+        rds: platform.rds.clone(),
         limits,
         numa_nodes,
         swap_areas: machine::swap_areas(system),

@@ -4,7 +4,7 @@ use std::fmt::{self, Display, Formatter, Write};
 
 use pmof_mem::{Durability, Mechanism};
 
-use crate::{Capabilities, Libfabric, Limit, Memory, RdmaDevice, Report, Route};
+use crate::{Capabilities, Libfabric, Limit, Memory, RdmaDevice, Rds, Report, Route};
 
 /// What each level means.
 fn meaning(level: Durability) -> &'static str {
@@ -33,6 +33,7 @@ impl Display for Report {
         self.persistent_memory(f)?;
         self.rdma(f)?;
         self.libfabric(f)?;
+        self.rds(f)?;
         self.limits(f)?;
         writeln!(f, "\nWhy, and what to do")?;
         for memory in &self.memories {
@@ -145,6 +146,24 @@ impl Report {
                 providers
                     .iter()
                     .try_for_each(|provider| writeln!(f, "  {:<width$}  {}", provider.name, provider.verdict()))
+            }
+        }
+    }
+
+    fn rds(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match &self.rds {
+            Rds::NotAsked => Ok(()),
+            Rds::Unusable { why } => writeln!(f, "\nRDS\n  cannot be used: {why}"),
+            Rds::Found { modules, addresses } => {
+                writeln!(
+                    f,
+                    "\nRDS (modules loaded: {})",
+                    if modules.is_empty() { "none".to_owned() } else { modules.join(", ") }
+                )?;
+                if addresses.is_empty() {
+                    writeln!(f, "  no address of an RDMA device; is rds_rdma loaded?")?;
+                }
+                addresses.iter().try_for_each(|address| writeln!(f, "  {:<15}  {}", address.address, address.verdict()))
             }
         }
     }

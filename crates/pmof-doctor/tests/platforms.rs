@@ -3,9 +3,9 @@
 
 mod support;
 
-use std::{collections::BTreeMap, fs};
+use std::{collections::BTreeMap, fs, net::Ipv4Addr};
 
-use pmof_doctor::{FabricProvider, FlushMethod, Libfabric, Report};
+use pmof_doctor::{FabricProvider, FlushMethod, Libfabric, Rds, RdsAddress, Report};
 use pmof_mem::{Durability, MediumKind, System, probe, probe_dax_devices, probe_mounts};
 use proptest::{prelude::*, sample::Index};
 use support::{
@@ -244,4 +244,27 @@ fn providers_of_libfabric_are_listed_with_what_they_promise() {
     report.libfabric = Libfabric::Unusable { why: "cannot load it; apt install libfabric1".to_owned() };
     let text = report.to_string();
     assert!(text.contains("\nlibfabric\n  cannot be used: cannot load it; apt install libfabric1\n"), "{text}");
+}
+
+#[test]
+fn addresses_of_rds_are_listed_with_what_carries_them() {
+    let (mut report, without) = all()[0].examine();
+    assert!(!without.contains("RDS"), "nobody asked");
+    let address = |last, is_rdma| RdsAddress { address: Ipv4Addr::new(10, 0, 0, last), is_rdma };
+    let modules = || vec!["rds".to_owned(), "rds_rdma".to_owned()];
+    report.rds = Rds::Found { modules: modules(), addresses: vec![address(1, true), address(200, false)] };
+    let text = report.to_string();
+    let expected = "\nRDS (modules loaded: rds, rds_rdma)\n\
+        \u{20} 10.0.0.1         rds://, messages over an RDMA device, flushed by the target's CPU (send-after-write)\n\
+        \u{20} 10.0.0.200       rds://, but no RDMA device carries it: use tcp://\n";
+    assert!(text.contains(expected), "{text}");
+    report.rds = Rds::Found { modules: Vec::new(), addresses: Vec::new() };
+    let text = report.to_string();
+    assert!(
+        text.contains("\nRDS (modules loaded: none)\n  no address of an RDMA device; is rds_rdma loaded?\n"),
+        "{text}"
+    );
+    report.rds = Rds::Unusable { why: "modprobe -a rds rds_rdma".to_owned() };
+    let text = report.to_string();
+    assert!(text.contains("\nRDS\n  cannot be used: modprobe -a rds rds_rdma\n"), "{text}");
 }

@@ -23,7 +23,7 @@ mod survey;
 pub use abi::{CONSTANTS, STRUCTURES, Structure};
 pub use error::{MapError, RdsError, SendFailure};
 pub use socket::{Carrier, Cookie, Direction, Done, Received, Socket, Status};
-pub use survey::{Survey, survey};
+pub use survey::{Survey, check_kernel, survey};
 
 /// Most bytes that one cookie covers, and that one RDMA operation moves: the kernel registers no longer range (`RDS_MAX_MSG_SIZE`).
 pub const MAP_MAX_BYTES: u64 = 1 << 20;

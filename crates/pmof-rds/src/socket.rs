@@ -3,7 +3,7 @@
 use std::{
     fmt, io,
     mem::{ManuallyDrop, MaybeUninit},
-    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4},
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
     os::fd::{AsFd, AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
     ptr,
     sync::Arc,
@@ -107,7 +107,7 @@ pub struct Done {
 pub struct Received {
     /// Who sent it.
     pub from: SocketAddrV4,
-    /// Its length in bytes, of which the buffer has as many as fit. 0: an RDMA operation of the other side, mostly.
+    /// Its length in bytes, or that of the buffer where it is longer. 0: an RDMA operation of the other side, mostly.
     pub len_bytes: usize,
     /// The cookie that came with it.
     pub cookie: Option<Cookie>,
@@ -272,7 +272,7 @@ impl Socket {
         head.msg_control = space.as_mut_ptr().cast();
         head.msg_controllen = space.len() as _;
         // SAFETY: all that the head points to is there, of the lengths that it names, writable, and lives through the call.
-        let len = unsafe { libc::recvmsg(raw(&self.fd), &raw mut head, libc::MSG_DONTWAIT | libc::MSG_TRUNC) };
+        let len = unsafe { libc::recvmsg(raw(&self.fd), &raw mut head, libc::MSG_DONTWAIT) };
         let len_bytes = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
         #[allow(clippy::unnecessary_cast, reason = "its type depends on the C library")]
         control.set_len(head.msg_controllen as usize);
@@ -341,9 +341,10 @@ impl Socket {
             head.msg_control = written.as_mut_ptr().cast();
             head.msg_controllen = written.len() as _;
         }
+        // RDS refuses every other flag, and raises no signals.
         // SAFETY: all that the head points to is there, of the lengths that it names, and lives through the call; the kernel only reads it. What
         // control messages point to is the callers'.
-        let sent = unsafe { libc::sendmsg(raw(&self.fd), &raw const head, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) };
+        let sent = unsafe { libc::sendmsg(raw(&self.fd), &raw const head, libc::MSG_DONTWAIT) };
         match usize::try_from(sent) {
             Ok(count) if count == bytes.len() => Ok(()),
             Ok(_) => Err(io::ErrorKind::WriteZero.into()),
@@ -435,9 +436,4 @@ fn raw_address(address: SocketAddrV4) -> libc::sockaddr_in {
 
 fn address_of(name: &libc::sockaddr_in) -> SocketAddrV4 {
     SocketAddrV4::new(u32::from_be(name.sin_addr.s_addr).into(), u16::from_be(name.sin_port))
-}
-
-/// Whether this machine can bind an RDS socket to the address.
-pub(crate) fn probe(address: IpAddr) -> Result<Carrier, RdsError> {
-    Socket::bind(SocketAddr::new(address, 0)).map(|socket| socket.carrier())
 }

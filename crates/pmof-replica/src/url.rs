@@ -202,7 +202,7 @@ impl FromStr for PoolUrl {
         };
         let address = text[..after_scheme + address.len()].parse()?;
         let (name, source) = match rest.split_once('?') {
-            Some((name, parameter)) if transport == Transport::Verbs => {
+            Some((name, parameter)) if matches!(transport, Transport::Verbs | Transport::Rds) => {
                 let source = parameter.strip_prefix(&SOURCE_PARAMETER[1..]).and_then(|source| source.parse().ok());
                 let wrong = || PoolUrlError::Parameter { text: text.to_owned(), parameter: parameter.to_owned(), form };
                 (name, Some(source.ok_or_else(wrong)?))
@@ -250,6 +250,7 @@ fn form_of(transport: Transport) -> &'static str {
     match transport {
         Transport::Verbs => "verbs://HOST[:PORT]/POOL or verbs://HOST[:PORT]/POOL?source=IP",
         Transport::Shm => "shm:///PATH/OF/SOCKET?pool=POOL",
+        Transport::Rds => "rds://HOST[:PORT]/POOL or rds://HOST[:PORT]/POOL?source=IP",
         Transport::Fabric(_) => "fabric+PROVIDER://HOST[:PORT]/POOL or fabric://HOST[:PORT]/POOL",
         _ => "tcp://HOST[:PORT]/POOL",
     }

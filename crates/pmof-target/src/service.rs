@@ -71,6 +71,9 @@ const VERBS_RESERVE_BYTES: u64 = 512 << 10;
 /// 256 KiB of buffers of ours.
 const FABRIC_RESERVE_BYTES: u64 = 96 << 20;
 
+/// The same over RDS: 12 datagrams of 8 KiB each way, as many in the kernel, and the rest of every connection.
+const RDS_RESERVE_BYTES: u64 = 512 << 10;
+
 /// Messages kept for a connection between two looks: an initiator asks one thing at a time.
 const INBOX_MESSAGES: u32 = 1;
 
@@ -678,6 +681,7 @@ fn reserve_bytes(transport: Option<Transport>) -> u64 {
     match transport {
         Some(Transport::Verbs | Transport::Fabric(FabricProvider::Net)) => VERBS_RESERVE_BYTES,
         Some(Transport::Fabric(_)) => FABRIC_RESERVE_BYTES,
+        Some(Transport::Rds) => RDS_RESERVE_BYTES,
         _ => CONNECTION_RESERVE_BYTES,
     }
 }

@@ -29,7 +29,8 @@ const PROFILE: &str = "guest";
 /// Packages of the tests, always named together: of another choice cargo would compile what they share once more.
 const PACKAGES: [&str; 6] = ["pmof-verbs-sys", "pmof-verbs", "pmof-access", "pmof-replica", "pmof", "pmof-rpma"];
 
-const DEVICE_TESTS: &str = "pmof-verbs-sys/device-tests,pmof-verbs/device-tests,pmof-access/device-tests";
+const DEVICE_TESTS: &str =
+    "pmof-verbs-sys/device-tests,pmof-verbs/device-tests,pmof-access/device-tests,pmof-access/rds-tests";
 
 /// One run of a test binary: its name, what it is told by the environment, and which of its tests.
 struct Run {
@@ -163,6 +164,18 @@ const CONFORMANCE: &[Run] = &[
 /// That of the machine that keeps the contents of its caches.
 const WITH_CACHES_KEPT: &[Run] = &[Run { what: "rings, caches kept", tests: "rings:: --skip the_power_", ..PLAIN }];
 
+/// The conformance suite over RDS, whose modules nothing else loads.
+const RDS_RUN: Run = Run { target: "conformance_rds", before: "modprobe -a rds rds_rdma sch_netem &&", ..PLAIN };
+
+/// The last one by itself: it cuts the wire.
+const RDS: &[Run] = &[
+    Run { what: "rds, loopback", tests: NOT_OF_LINKS, ..RDS_RUN },
+    Run { what: "rds, devices", environment: "PMOF_RDS_ADDRESS=$PMOF_WIRE_B", tests: NOT_OF_LINKS, ..RDS_RUN },
+    Run { what: "rds, a link that is cut", environment: "PMOF_RDS_WRITES=20000", tests: "rds_cuts", ..RDS_RUN },
+];
+
+const NOT_OF_LINKS: &str = "--skip rds_cuts";
+
 /// What every run leaves out.
 const SOAK: &[Run] = &[
     Run { what: "a thousand connections under memcheck", environment: "PMOF_VERBS_CYCLES=1000", ..MEMCHECK_RUN },
@@ -193,6 +206,11 @@ pub(super) fn run_conformance(testbed: &Testbed, report: &mut Report) -> Result<
     let machine = machine(testbed, "conformance: ");
     run_in(testbed, machine.clone(), CONFORMANCE, report)?;
     run_in(testbed, machine.persistence(Persistence::Cpu), WITH_CACHES_KEPT, report)
+}
+
+/// The conformance suite of the access layer over RDS.
+pub(super) fn run_rds(testbed: &Testbed, report: &mut Report) -> Result<()> {
+    run_in(testbed, machine(testbed, "rds: "), RDS, report)
 }
 
 /// What [`run`] and [`run_conformance`] leave out.

@@ -58,6 +58,12 @@ const SUITES: &[Suite] = &[
         is_soak: false,
         run: pools::run,
     },
+    Suite {
+        name: "rds",
+        about: "the conformance suite of the access layer over RDS, and a link that is cut under it",
+        is_soak: false,
+        run: devices::run_rds,
+    },
     Suite { name: "referees", about: "the cache model and the lossy disk", is_soak: false, run: referees::run },
     Suite {
         name: "ring-cuts",

@@ -12,6 +12,7 @@ pub(crate) fn open(transport: Transport) -> Result<Arc<dyn Opening>, SetupError>
         Transport::Shm => Ok(Arc::new(shm::Shm::default())),
         Transport::Verbs => open_verbs(&VerbsOptions::default()),
         Transport::Fabric(provider) => open_fabric(provider),
+        Transport::Rds => open_rds(),
     }
 }
 
@@ -37,6 +38,18 @@ fn open_fabric(provider: FabricProvider) -> Result<Arc<dyn Opening>, SetupError>
 #[cfg(not(feature = "fabric"))]
 fn open_fabric(provider: FabricProvider) -> Result<Arc<dyn Opening>, SetupError> {
     Err(SetupError::NotBuilt { transport: Transport::Fabric(provider), feature: "fabric" })
+}
+
+/// Opens RDS.
+#[cfg(feature = "rds")]
+fn open_rds() -> Result<Arc<dyn Opening>, SetupError> {
+    Ok(crate::rds::Rds::open()?)
+}
+
+/// Says that there is none.
+#[cfg(not(feature = "rds"))]
+fn open_rds() -> Result<Arc<dyn Opening>, SetupError> {
+    Err(SetupError::NotBuilt { transport: Transport::Rds, feature: "rds" })
 }
 
 /// Whether this machine has an RDMA device that [`Transport::Verbs`] can use: false without the feature `verbs`, without the

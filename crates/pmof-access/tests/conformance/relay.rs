@@ -7,7 +7,7 @@ use pmof_access::Location;
 /// The address of a relay to a target, and what cuts its connections.
 pub(crate) fn relay(target: &Location) -> (Location, Box<dyn FnOnce()>) {
     let target = target.socket_address().expect("an address of TCP");
-    let relay = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let relay = TcpListener::bind((target.ip(), 0)).expect("a port");
     let address = relay.local_addr().expect("its address");
     let streams = std::thread::spawn(move || {
         let (near, _) = relay.accept().expect("the initiator comes");

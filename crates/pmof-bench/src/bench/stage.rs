@@ -171,6 +171,7 @@ impl Stage {
     /// Why there is no floor to compare with, if so.
     pub(super) fn no_floor(&self) -> Option<&'static str> {
         match (self.reach.transport, &self.device) {
+            (TransportName::Rds, _) => Some("this command has no bare program of RDS"),
             (TransportName::Fabric | TransportName::FabricVerbs, _) => {
                 Some("this command has a bare program only of libfabric's providers tcp and net")
             }

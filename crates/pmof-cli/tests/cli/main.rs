@@ -18,6 +18,7 @@ mod metrics;
 mod named;
 mod odd;
 mod planned;
+mod rds;
 mod refused;
 mod released;
 mod removed;

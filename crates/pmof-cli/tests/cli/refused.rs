@@ -80,12 +80,12 @@ fn names_and_schemes() {
         pmof(["cp", text(&source), &target.url(name)]).wrong_use(words);
         pmof(["pool", "info", &target.url(name)]).wrong_use(words);
     }
-    for url in ["rds://host:1/pool", "http://127.0.0.1/pool", "://x/pool"] {
+    for url in ["rdma://host:1/pool", "http://127.0.0.1/pool", "://x/pool"] {
         pmof(["cp", text(&source), url]).wrong_use(&["is no pool URL", "tcp://HOST[:PORT]/POOL", "ssh://"]);
         pmof(["pool", "rm", url]).wrong_use(&["is no pool URL", "tcp://HOST[:PORT]/POOL", "ssh://"]);
-        pmof(["pool", "ls", url]).wrong_use(&["there is no transport", "tcp, shm, verbs, fabric"]);
+        pmof(["pool", "ls", url]).wrong_use(&["there is no transport", "tcp, shm, verbs, rds, fabric"]);
         pmof(["serve", "--root", ".", "--listen", url])
-            .wrong_use(&["there is no transport", "tcp, shm, verbs, fabric"]);
+            .wrong_use(&["there is no transport", "tcp, shm, verbs, rds, fabric"]);
     }
     for url in ["tcp:///pool", "tcp://host:99999/pool", "tcp://:1/pool"] {
         pmof(["cp", text(&source), url]).wrong_use(&["HOST[:PORT]"]);

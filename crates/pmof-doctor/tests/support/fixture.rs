@@ -13,7 +13,8 @@ use std::{
 };
 
 use pmof_doctor::{
-    CapabilitiesUnknown, DeviceCapabilities, Libfabric, Platform, RdmaCapabilities, Report, cpu_write_back, examine,
+    CapabilitiesUnknown, DeviceCapabilities, Libfabric, Platform, RdmaCapabilities, Rds, Report, cpu_write_back,
+    examine,
 };
 use pmof_mem::System;
 use tempfile::TempDir;
@@ -110,7 +111,8 @@ impl Fixture {
 
     /// The same where the platform is laid out already, and may have been changed.
     pub(crate) fn examine_in(&self, directory: &TempDir, system: System) -> (Report, String) {
-        let report = examine(&Platform { system, paths: Vec::new(), libfabric: Libfabric::NotAsked }, self);
+        let report =
+            examine(&Platform { system, paths: Vec::new(), libfabric: Libfabric::NotAsked, rds: Rds::NotAsked }, self);
         let text = report.to_string().replace(directory.path().to_str().unwrap(), "");
         (report, text)
     }

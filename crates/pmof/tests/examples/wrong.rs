@@ -11,7 +11,7 @@ fn wrong_arguments_show_the_right_ones() {
             (&[][..], "an address is missing"),
             (&["serve"], "an address is missing"),
             (&["127.0.0.1:7204"], "is no address"),
-            (&["serve", "rds://a:1"], "no transport"),
+            (&["serve", "rdma://a:1"], "no transport"),
             (&["shm://s"], "absolute path"),
             (&["serve", "--trust-network"], "an address is missing"),
             (&["--source", "here", "tcp://a:1"], "IP address"),

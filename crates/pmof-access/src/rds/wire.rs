@@ -1,0 +1,346 @@
+//! One connection: the TCP socket that makes the acquaintance, and the RDS socket that carries everything else.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+    time::Duration,
+};
+
+use pmof_mem::forks::Uninherited;
+use pmof_proto::{InputPlace, OutputView};
+use pmof_rds::{RdsError, Socket};
+use rustix::{
+    io::Errno,
+    net::{
+        AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, bind, connect, getsockname, ipproto,
+        recv, send, shutdown, socket_with, sockopt,
+    },
+};
+
+use super::{
+    greeting::{GREETING_BYTES, Greeting},
+    lane::Lane,
+    opening::as_io,
+    sleeping::Sleeping,
+    stream::{DATAGRAM_BYTES, DATAGRAMS},
+};
+use crate::{
+    DEFAULT_LOSS_TIMEOUT, SetupError,
+    error::system,
+    wire::{CompletionChannel, DirectWay, Finished, Wire},
+};
+
+/// Keepalive probes before a silent host counts as gone, and the longest time between them that Linux takes.
+const KEEPALIVE_PROBES: u32 = 3;
+const KEEPALIVE_INTERVAL_MAX: Duration = Duration::from_secs(32_767);
+
+/// How many times the loss timeout what was sent may go without an answer: the kernel tells of no broken connection between the hosts, it makes
+/// another one.
+const STUCK_LOSSES: u32 = 2;
+
+#[derive(Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own; every combination of them occurs")]
+pub(super) struct RdsWire {
+    socket: Arc<Uninherited>,
+    sleeping: Arc<Sleeping>,
+    /// The other side's greeting, as far as it came.
+    greeting: Vec<u8>,
+    is_initiator: bool,
+    /// From when this side's RDS socket is there.
+    lane: Option<Lane>,
+    /// Both sides know each other's RDS socket.
+    is_standing: bool,
+    /// The other side's TCP socket is closed: its process has gone, or closed the connection.
+    is_gone: bool,
+    /// Sleeps since something happened.
+    naps: u32,
+    loss_timeout: Duration,
+    has_moved: bool,
+    /// Since when something was seen to be under way without anything happening.
+    awaited_since: Option<Duration>,
+    is_stopped: bool,
+}
+
+impl RdsWire {
+    /// Starts to connect; success or failure shows when the wire is driven.
+    pub(super) fn connecting(to: SocketAddr, source: Option<IpAddr>, loss_timeout: Duration) -> io::Result<Self> {
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        let open = || socket_with(AddressFamily::INET, SocketType::STREAM, flags, Some(ipproto::TCP));
+        let socket = Uninherited::open(open)?;
+        if let Some(source) = source {
+            bind(&socket, &SocketAddr::new(source, 0))?;
+        }
+        match connect(&socket, &to) {
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        Ok(Self::new(socket, true, loss_timeout)?)
+    }
+
+    /// Takes a connection over and greets. None if it is gone already, or came to an address that has no RDS.
+    pub(super) fn accepted(socket: Uninherited) -> Result<Option<Self>, SetupError> {
+        let mut wire = Self::new(socket, false, DEFAULT_LOSS_TIMEOUT).map_err(system("timerfd_create"))?;
+        let Some(own) = wire.own_address() else { return Ok(None) };
+        let bound = match Socket::bind(SocketAddr::new(own.ip(), 0)) {
+            Ok(bound) => bound,
+            Err(error @ RdsError::NoDevice { .. }) => {
+                log::warn!(target: "pmof::connection", event = "refused"; "a connection was refused: {error}");
+                return Ok(None);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let greeted = wire.open_lane(bound).and_then(|()| wire.greet());
+        // What else can fail here is the connection.
+        Ok(greeted.is_ok().then_some(wire))
+    }
+
+    fn new(socket: Uninherited, is_initiator: bool, loss_timeout: Duration) -> Result<Self, Errno> {
+        sockopt::set_tcp_nodelay(&socket, true)?;
+        sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_PROBES)?;
+        sockopt::set_socket_keepalive(&socket, true)?;
+        let mut wire = Self {
+            socket: Arc::new(socket),
+            sleeping: Sleeping::new()?,
+            greeting: Vec::new(),
+            is_initiator,
+            lane: None,
+            is_standing: false,
+            is_gone: false,
+            naps: 0,
+            loss_timeout,
+            has_moved: false,
+            awaited_since: None,
+            is_stopped: false,
+        };
+        wire.set_loss_timeout(loss_timeout);
+        Ok(wire)
+    }
+
+    fn own_address(&self) -> Option<SocketAddr> {
+        SocketAddr::try_from(getsockname(&self.socket).ok()?).ok()
+    }
+
+    fn open_lane(&mut self, bound: Socket) -> io::Result<()> {
+        self.sleeping.watch(bound.as_fd())?;
+        self.lane = Some(Lane::new(Arc::new(bound)));
+        Ok(())
+    }
+
+    /// Tells the other side of this one's RDS socket: a greeting goes into the TCP socket's buffer as a whole.
+    fn greet(&self) -> io::Result<()> {
+        let Some(lane) = &self.lane else { return Ok(()) };
+        let greeting = Greeting { datagrams: DATAGRAMS, datagram_bytes: DATAGRAM_BYTES, at: lane.local_address() };
+        match send(&self.socket, &greeting.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT)? {
+            GREETING_BYTES => Ok(()),
+            _ => Err(io::ErrorKind::ConnectionAborted.into()),
+        }
+    }
+
+    /// Reads the other side's greeting; the side that connected answers it. True if anything moved.
+    fn get_acquainted(&mut self) -> io::Result<bool> {
+        let mut bytes = [0; GREETING_BYTES];
+        let len = GREETING_BYTES - self.greeting.len();
+        match recv(&self.socket, &mut bytes[..len], RecvFlags::DONTWAIT) {
+            Ok((0, _)) => {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other side closed before it greeted"));
+            }
+            Ok((count, _)) => self.greeting.extend_from_slice(&bytes[..count]),
+            Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(false),
+            Err(errno) => return Err(errno.into()),
+        }
+        let Ok(whole) = <&[u8; GREETING_BYTES]>::try_from(self.greeting.as_slice()) else { return Ok(true) };
+        let theirs = Greeting::decode(whole).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidData, "the other side does not greet as pmof over RDS does")
+        })?;
+        if self.is_initiator {
+            let own = self.own_address().ok_or(Errno::NOTCONN)?;
+            let bound = Socket::bind(SocketAddr::new(own.ip(), 0)).map_err(as_io)?;
+            self.open_lane(bound)?;
+            self.greet()?;
+        }
+        if let Some(lane) = &mut self.lane {
+            lane.stream.set_room(theirs.datagrams, theirs.datagram_bytes);
+            lane.set_peer(theirs.at);
+        }
+        self.is_standing = true;
+        Ok(true)
+    }
+
+    /// Whether the other side's process is there.
+    fn look_at_socket(&mut self) -> io::Result<()> {
+        if self.is_gone {
+            return Ok(());
+        }
+        match recv(&self.socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+            Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(()),
+            Ok((0, _)) => {
+                self.is_gone = true;
+                Ok(())
+            }
+            Ok(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "the other side sent what is not a greeting")),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Takes in what happened. True if anything moved.
+    fn take_in(&mut self) -> io::Result<bool> {
+        if self.is_stopped {
+            return Ok(false);
+        }
+        if !self.is_standing && !self.get_acquainted()? {
+            return Ok(false);
+        }
+        // Before the datagrams: what the other side said last came before it closed its socket.
+        self.look_at_socket()?;
+        let Some(lane) = &mut self.lane else { return Ok(false) };
+        if let Some(why) = &lane.broken {
+            return Err(io::Error::new(io::ErrorKind::ConnectionAborted, why.clone()));
+        }
+        let moved = lane.poll()?;
+        self.has_moved |= moved;
+        if moved {
+            self.naps = 0;
+        }
+        Ok(moved)
+    }
+
+    /// The kernel says nothing of a wire that is down: it tries again, for ever.
+    fn check_stuck(&mut self, now: Duration) -> io::Result<()> {
+        let is_idle = self.lane.as_ref().is_none_or(|lane| !lane.has_to_say());
+        if std::mem::take(&mut self.has_moved) || is_idle {
+            self.awaited_since = None;
+            return Ok(());
+        }
+        let silent = now.saturating_sub(*self.awaited_since.get_or_insert(now));
+        if silent < STUCK_LOSSES * self.loss_timeout {
+            return Ok(());
+        }
+        let why = format!(
+            "the other side has not answered over RDS for {silent:.1?}: the wire between the hosts is down, or the kernel does not \
+             connect them again"
+        );
+        if let Some(lane) = &mut self.lane {
+            lane.broken = Some(why.clone());
+        }
+        Err(io::Error::new(io::ErrorKind::TimedOut, why))
+    }
+
+    fn lane(&mut self) -> Option<&mut Lane> {
+        let is_standing = self.is_standing && !self.is_stopped;
+        self.lane.as_mut().filter(|lane| is_standing && lane.broken.is_none())
+    }
+
+    /// What was queued is not lost where handing over fails: progress tells.
+    fn try_hand_over(&mut self) {
+        if let Some(lane) = self.lane() {
+            let _ = lane.hand_over();
+        }
+    }
+}
+
+impl Wire for RdsWire {
+    fn name(&self) -> &'static str {
+        "rds"
+    }
+
+    fn receive(&mut self, place: InputPlace<'_>) -> io::Result<usize> {
+        let is_gone = self.is_gone;
+        let Some(lane) = self.lane.as_mut().filter(|_| self.is_standing) else {
+            return Err(io::ErrorKind::WouldBlock.into());
+        };
+        if !lane.stream.is_empty() {
+            return lane.stream.read(place);
+        }
+        // What this side said last is still on its way.
+        let has_to_say = lane.is_closing && lane.has_to_say();
+        if is_gone || (lane.stream.has_ended && !has_to_say) { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) }
+    }
+
+    fn may_have_input(&self) -> bool {
+        let Some(lane) = self.lane.as_ref().filter(|_| self.is_standing) else { return false };
+        !lane.stream.is_empty() || lane.stream.has_ended || self.is_gone
+    }
+
+    fn send(&mut self, view: &OutputView<'_>, borrowed: &[u8]) -> io::Result<usize> {
+        debug_assert!(borrowed.is_empty(), "a device's connection lends no bytes");
+        match self.lane() {
+            Some(lane) => lane.send(view),
+            None => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    fn set_loss_timeout(&mut self, loss_timeout: Duration) {
+        self.loss_timeout = loss_timeout;
+        let interval = (loss_timeout / (KEEPALIVE_PROBES + 1)).clamp(Duration::from_secs(1), KEEPALIVE_INTERVAL_MAX);
+        let user_timeout_ms = u32::try_from(loss_timeout.as_millis()).unwrap_or(u32::MAX).min(i32::MAX as u32);
+        // Failure means that the connection is gone already, which the next look tells.
+        let _ = sockopt::set_tcp_user_timeout(&self.socket, user_timeout_ms);
+        let _ = sockopt::set_tcp_keepidle(&self.socket, interval);
+        let _ = sockopt::set_tcp_keepintvl(&self.socket, interval);
+    }
+
+    fn shutdown_output(&mut self) {
+        if let Some(lane) = self.lane() {
+            lane.is_closing = true;
+        }
+        self.try_hand_over();
+    }
+
+    fn as_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        [Some(self.socket.as_fd()), Some(self.sleeping.as_fd())]
+    }
+
+    fn completion_channel(&self) -> Option<CompletionChannel> {
+        Some(Arc::clone(&self.sleeping) as CompletionChannel)
+    }
+
+    fn progress(&mut self, _: &mut dyn Finished) -> io::Result<bool> {
+        let moved = self.take_in()?;
+        if let Some(lane) = self.lane() {
+            lane.hand_over()?;
+        }
+        Ok(moved)
+    }
+
+    fn submit(&mut self) {
+        self.try_hand_over();
+    }
+
+    fn request_notification(&mut self) {
+        let has_waiting = !self.is_stopped && self.lane.as_ref().is_some_and(Lane::has_waiting);
+        self.sleeping.wake_after(has_waiting.then_some(self.naps));
+        self.naps += 1;
+    }
+
+    fn tick(&mut self, now: Duration, finished: &mut dyn Finished) -> io::Result<(Option<Duration>, bool)> {
+        if let Some(lane) = self.lane().filter(|lane| lane.stream.owes_answer()) {
+            lane.answer();
+        }
+        let moved = self.progress(finished)?;
+        self.check_stuck(now)?;
+        Ok((Some(now + self.loss_timeout / KEEPALIVE_PROBES), moved))
+    }
+
+    fn is_connecting(&self) -> bool {
+        self.is_initiator && !self.is_standing
+    }
+
+    fn direct_way(&self) -> DirectWay {
+        DirectWay::Device
+    }
+
+    fn is_broken(&self) -> bool {
+        !self.is_stopped && self.lane.as_ref().is_some_and(|lane| lane.broken.is_some())
+    }
+
+    fn stop(&mut self) {
+        self.is_stopped = true;
+        if let Some(lane) = &mut self.lane {
+            lane.broken.get_or_insert_with(|| "the connection was closed".to_owned());
+        }
+        // Failure means that the connection is gone already.
+        let _ = shutdown(&self.socket, Shutdown::Both);
+    }
+}
