@@ -37,8 +37,12 @@ pub enum FabricProvider {
     Shm,
     /// UDP, made reliable by the library.
     Udp,
-    /// RDMA verbs, by way of the library.
+    /// TCP, with connected endpoints.
+    TcpConnected,
+    /// RDMA verbs, by way of the library and its layer `ofi_rxm`.
     Verbs,
+    /// RDMA verbs, with connected endpoints.
+    VerbsConnected,
     /// Elastic Fabric Adapter.
     Efa,
     /// Omni-Path and others.
@@ -51,13 +55,15 @@ pub enum FabricProvider {
 
 impl FabricProvider {
     /// Every one.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Any,
         Self::Tcp,
+        Self::TcpConnected,
         Self::Net,
         Self::Shm,
         Self::Udp,
         Self::Verbs,
+        Self::VerbsConnected,
         Self::Efa,
         Self::Psm3,
         Self::Cxi,
@@ -72,7 +78,9 @@ impl FabricProvider {
             Self::Net => "fabric+net",
             Self::Shm => "fabric+shm",
             Self::Udp => "fabric+udp",
+            Self::TcpConnected => "fabric+tcp-msg",
             Self::Verbs => "fabric+verbs",
+            Self::VerbsConnected => "fabric+verbs-msg",
             Self::Efa => "fabric+efa",
             Self::Psm3 => "fabric+psm3",
             Self::Cxi => "fabric+cxi",
@@ -84,10 +92,11 @@ impl FabricProvider {
     pub fn library_name(self) -> Option<&'static str> {
         Some(match self {
             Self::Any => return None,
-            Self::Tcp => "tcp",
+            Self::Tcp | Self::TcpConnected => "tcp",
             Self::Net => "net",
             Self::Shm => "shm",
             Self::Udp => "udp;ofi_rxd",
+            Self::VerbsConnected => "verbs",
             Self::Verbs => "verbs;ofi_rxm",
             Self::Efa => "efa",
             Self::Psm3 => "psm3",
@@ -96,29 +105,36 @@ impl FabricProvider {
         })
     }
 
-    /// The one that the library calls so, with what it puts over it; `None` where addresses have no word for it.
+    /// Whether it has connected endpoints (`FI_EP_MSG`), one at each side of each connection; the others have reliable datagram endpoints.
+    pub fn is_connected(self) -> bool {
+        matches!(self, Self::TcpConnected | Self::VerbsConnected)
+    }
+
+    /// The one with datagram endpoints that the library calls so, with what it puts over it; `None` where addresses have no word for it.
     pub fn of_library_name(name: &str) -> Option<Self> {
         let named = |provider: &Self| {
             provider
                 .library_name()
                 .is_some_and(|own| name.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with(';')))
         };
-        Self::ALL.into_iter().find(named)
+        Self::ALL.into_iter().filter(|provider| !provider.is_connected()).find(named)
     }
 }
 
 impl Transport {
     /// Every transport.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 16] = [
         Self::Tcp,
         Self::Shm,
         Self::Verbs,
         Self::Fabric(FabricProvider::Any),
         Self::Fabric(FabricProvider::Tcp),
+        Self::Fabric(FabricProvider::TcpConnected),
         Self::Fabric(FabricProvider::Net),
         Self::Fabric(FabricProvider::Shm),
         Self::Fabric(FabricProvider::Udp),
         Self::Fabric(FabricProvider::Verbs),
+        Self::Fabric(FabricProvider::VerbsConnected),
         Self::Fabric(FabricProvider::Efa),
         Self::Fabric(FabricProvider::Psm3),
         Self::Fabric(FabricProvider::Cxi),

@@ -1,6 +1,12 @@
 //! A peer: the local opening of one transport.
 
-use std::{ffi::c_void, io, net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    ffi::c_void,
+    io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket},
+    sync::Arc,
+    time::Duration,
+};
 
 use pmof_mem::{Medium, causes, check_bounds};
 use pmof_proto::{Access, Endpoint, RegionTable, Scope, limits};
@@ -36,6 +42,9 @@ pub(crate) struct PeerShared {
     queues: QueuesShared,
 }
 
+/// A port for looking up routes.
+const DISCARD_PORT: u16 = 9;
+
 impl Peer {
     /// Opens a transport: for verbs the only RDMA device of this machine.
     ///
@@ -53,12 +62,31 @@ impl Peer {
         Ok(Self::over(transport::open_verbs(options)?))
     }
 
-    /// Opens what leads to a target: for verbs the device that the network's routes name, coming from `source`, if given.
+    /// Opens a transport at an address of this machine: for verbs the RDMA device that has it, for libfabric the domain that has it,
+    /// with addresses of its family.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open); an address that no device has.
+    pub fn open_at(transport: Transport, local: IpAddr) -> Result<Self, SetupError> {
+        Ok(Self::over(transport::open_at(transport, local)?))
+    }
+
+    /// Opens what leads to a target: for verbs the device, and for libfabric the domain, that the network's routes name, coming from
+    /// `source`, if given. Of a name's addresses libfabric takes those of IPv4, where there are some.
     pub fn towards(address: &Address, source: Option<IpAddr>) -> Result<Self, ConnectError> {
-        if address.transport != Transport::Verbs {
-            return Ok(Self::open(address.transport)?);
-        }
         let resolve = |source| ConnectError::Resolve { host: address.place.host(), source };
+        match address.transport {
+            Transport::Verbs => {}
+            Transport::Fabric(_) => {
+                let targets = address.resolve().map_err(resolve)?;
+                let mut targets: Vec<_> = targets.iter().filter_map(Location::socket_address).collect();
+                targets.sort_by_key(SocketAddr::is_ipv6);
+                let local = source.or_else(|| targets.into_iter().find_map(route_to));
+                let opened = local.map(|local| Self::open_at(address.transport, local));
+                return Ok(opened.unwrap_or_else(|| Self::open(address.transport))?);
+            }
+            other => return Ok(Self::open(other)?),
+        }
         let targets = address.resolve().map_err(resolve)?;
         let mut last = resolve(io::ErrorKind::NotFound.into());
         for target in targets.iter().filter_map(Location::socket_address) {
@@ -91,6 +119,12 @@ impl Peer {
     /// The transport; `None` for a simulated network.
     pub fn transport(&self) -> Option<Transport> {
         self.opening().transport()
+    }
+
+    /// The address of this machine that libfabric's domain was opened at ([`open_at`](Self::open_at), [`towards`](Self::towards));
+    /// `None` over other transports.
+    pub fn local_address(&self) -> Option<IpAddr> {
+        self.opening().local()
     }
 
     /// The name of the RDMA device, where there is one.
@@ -312,4 +346,12 @@ impl PendingConnection {
     pub fn without_waiting(self) -> Connection {
         self.connection
     }
+}
+
+/// The address of this machine from which the network's routes lead to a target; nothing is sent.
+fn route_to(target: SocketAddr) -> Option<IpAddr> {
+    let any: IpAddr = if target.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let socket = UdpSocket::bind((any, 0)).ok()?;
+    socket.connect((target.ip(), DISCARD_PORT)).ok()?;
+    Some(socket.local_addr().ok()?.ip())
 }

@@ -1,7 +1,13 @@
 //! What opens a transport. A new one implements [`Opening`], [`Incoming`] and [`Wire`] in its own module, and gets its line in the
 //! [table](open) of those that are built in.
 
-use std::{ffi::c_void, fmt, net::SocketAddr, os::fd::BorrowedFd, sync::Arc};
+use std::{
+    ffi::c_void,
+    fmt,
+    net::{IpAddr, SocketAddr},
+    os::fd::BorrowedFd,
+    sync::Arc,
+};
 
 use pmof_mem::{Medium, MemError, Memory};
 use pmof_proto::Access;
@@ -15,13 +21,18 @@ mod built_in;
 mod options;
 
 pub use built_in::has_rdma_device;
-pub(crate) use built_in::{open, open_verbs};
+pub(crate) use built_in::{open, open_at, open_verbs};
 pub use options::{DeviceChoice, VerbsOptions};
 
 /// The local opening of one transport: what a [`Peer`](crate::Peer) is over.
 pub(crate) trait Opening: Send + Sync + fmt::Debug {
     /// Which it is; `None` for a simulated network.
     fn transport(&self) -> Option<Transport>;
+
+    /// The address of this machine that it was opened at, where it is told apart from others by that.
+    fn local(&self) -> Option<IpAddr> {
+        None
+    }
 
     /// What its queues and listeners tell the time by.
     fn clock(&self) -> Clock {

@@ -112,7 +112,10 @@ pub struct ChaosArgs {
 pub fn run(args: &ChaosArgs) -> Result<()> {
     let is_tcp = args.transport == TransportName::Tcp;
     ensure!(
-        !matches!(args.transport, TransportName::Verbs | TransportName::FabricVerbs),
+        !matches!(
+            args.transport,
+            TransportName::Verbs | TransportName::FabricVerbs | TransportName::FabricVerbsConnected
+        ),
         "--transport {} is not for chaos: use tcp, shm, rds or fabric+tcp",
         args.transport.name()
     );

@@ -50,13 +50,15 @@ const BODY_MAX_BYTES: usize = 4096;
 pub(crate) const BANNER_MAX_BYTES: usize = 64 << 10;
 
 /// Providers of libfabric by their number in a hello, from 1 on.
-const PROVIDERS: [FabricProvider; 6] = [
+const PROVIDERS: [FabricProvider; 8] = [
     FabricProvider::Tcp,
     FabricProvider::Net,
     FabricProvider::Udp,
     FabricProvider::Verbs,
     FabricProvider::Efa,
     FabricProvider::Psm3,
+    FabricProvider::TcpConnected,
+    FabricProvider::VerbsConnected,
 ];
 const PROVIDER_SHIFT: u32 = 2;
 const PROVIDER_MASK: usize = 0xF;

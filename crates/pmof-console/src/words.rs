@@ -98,9 +98,15 @@ pub enum TransportName {
     /// libfabric's provider net, which became tcp in libfabric 1.18
     #[value(name = "fabric+net")]
     FabricNet,
-    /// libfabric's provider verbs
+    /// libfabric's provider tcp, with connected endpoints
+    #[value(name = "fabric+tcp-msg")]
+    FabricTcpConnected,
+    /// libfabric's provider verbs, with datagram endpoints
     #[value(name = "fabric+verbs")]
     FabricVerbs,
+    /// libfabric's provider verbs, with connected endpoints
+    #[value(name = "fabric+verbs-msg")]
+    FabricVerbsConnected,
     /// RDS, reliable datagrams of the kernel
     Rds,
 }
@@ -115,7 +121,9 @@ impl TransportName {
             Self::Fabric => Transport::Fabric(FabricProvider::Any),
             Self::FabricTcp => Transport::Fabric(FabricProvider::Tcp),
             Self::FabricNet => Transport::Fabric(FabricProvider::Net),
+            Self::FabricTcpConnected => Transport::Fabric(FabricProvider::TcpConnected),
             Self::FabricVerbs => Transport::Fabric(FabricProvider::Verbs),
+            Self::FabricVerbsConnected => Transport::Fabric(FabricProvider::VerbsConnected),
             Self::Rds => Transport::Rds,
         }
     }

@@ -9,11 +9,13 @@ use std::{
 use crate::{
     constants::{FI_ADDR_UNSPEC, FI_ENABLE, FI_ENOSYS, FI_GETWAIT},
     operations::{
-        fi_ops, fi_ops_av, fi_ops_cm, fi_ops_cq, fi_ops_domain, fi_ops_fabric, fi_ops_mr, fi_ops_msg, fi_ops_rma,
+        fi_ops, fi_ops_av, fi_ops_cm, fi_ops_cq, fi_ops_domain, fi_ops_eq, fi_ops_fabric, fi_ops_mr, fi_ops_msg,
+        fi_ops_rma,
     },
     structures::{
-        fi_addr_t, fi_av_attr, fi_cq_attr, fi_cq_data_entry, fi_cq_err_entry, fi_info, fi_msg, fi_msg_rma, fid, fid_av,
-        fid_cq, fid_domain, fid_ep, fid_fabric, fid_mr,
+        fi_addr_t, fi_av_attr, fi_cq_attr, fi_cq_data_entry, fi_cq_err_entry, fi_eq_attr, fi_eq_cm_entry,
+        fi_eq_err_entry, fi_info, fi_msg, fi_msg_rma, fid, fid_av, fid_cq, fid_domain, fid_ep, fid_eq, fid_fabric,
+        fid_mr, fid_pep,
     },
 };
 
@@ -300,4 +302,144 @@ pub unsafe fn fi_writemsg(ep: *mut fid_ep, msg: &fi_msg_rma, flags: u64) -> isiz
 pub unsafe fn fi_readmsg(ep: *mut fid_ep, msg: &fi_msg_rma, flags: u64) -> isize {
     // SAFETY: the endpoint is open, so it points to its operations.
     unsafe { call!((*ep).rma, fi_ops_rma.readmsg, ep, msg, flags) }
+}
+
+/// Opens an event queue.
+///
+/// # Safety
+///
+/// `fabric` is open and stays so for as long as the queue.
+pub unsafe fn fi_eq_open(fabric: *mut fid_fabric, attr: &mut fi_eq_attr, eq: &mut *mut fid_eq) -> c_int {
+    // SAFETY: the fabric is open, so it points to its operations.
+    unsafe { call!((*fabric).ops, fi_ops_fabric.eq_open, fabric, attr, eq, ptr::null_mut()) }
+}
+
+/// Opens a passive endpoint, which takes connections.
+///
+/// # Safety
+///
+/// `fabric` is open and stays so for as long as the endpoint; `info` is one of this fabric.
+pub unsafe fn fi_passive_ep(fabric: *mut fid_fabric, info: *mut fi_info, pep: &mut *mut fid_pep) -> c_int {
+    // SAFETY: the fabric is open, so it points to its operations.
+    unsafe { call!((*fabric).ops, fi_ops_fabric.passive_ep, fabric, info, pep, ptr::null_mut()) }
+}
+
+/// Bytes of connection data that an event has room for; providers cut what is longer.
+pub const CONNECTION_DATA_BYTES: usize = 256;
+
+/// Room for an event of a connection, with the data that comes with it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct ConnectionEvent {
+    /// The endpoint, and of a request what the endpoint is opened with, which the reader frees.
+    pub entry: fi_eq_cm_entry,
+    /// What the other side sent along.
+    pub data: [u8; CONNECTION_DATA_BYTES],
+}
+
+impl Default for ConnectionEvent {
+    fn default() -> Self {
+        let entry = fi_eq_cm_entry { fid: ptr::null_mut(), info: ptr::null_mut() };
+        Self { entry, data: [0; CONNECTION_DATA_BYTES] }
+    }
+}
+
+/// Takes the next event, and has the provider work on connections. Its bytes, else a negative errno: `-FI_EAGAIN` where there is none,
+/// `-FI_EAVAIL` where an error waits.
+///
+/// # Safety
+///
+/// `eq` is open.
+pub unsafe fn fi_eq_read(eq: *mut fid_eq, number: &mut u32, event: &mut ConnectionEvent) -> isize {
+    // SAFETY: the queue is open, so it points to its operations; there is room for so many bytes.
+    unsafe {
+        call!((*eq).ops, fi_ops_eq.read, eq, number, ptr::from_mut(event).cast(), size_of::<ConnectionEvent>(), 0)
+    }
+}
+
+/// Room for the entry of an error as later versions of the library may write it.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct EventErrorEntry {
+    /// What every version writes.
+    pub entry: fi_eq_err_entry,
+    reserve: [u64; 8],
+}
+
+impl Default for EventErrorEntry {
+    fn default() -> Self {
+        let null = ptr::null_mut();
+        Self {
+            entry: fi_eq_err_entry {
+                fid: ptr::null_mut(),
+                context: null,
+                data: 0,
+                err: 0,
+                prov_errno: 0,
+                err_data: null,
+                err_data_size: 0,
+            },
+            reserve: [0; 8],
+        }
+    }
+}
+
+/// Takes the error that waits. Its bytes, else a negative errno.
+///
+/// # Safety
+///
+/// `eq` is open. `err_data` of the entry is null, or `err_data_size` bytes may be written there.
+pub unsafe fn fi_eq_readerr(eq: *mut fid_eq, entry: &mut EventErrorEntry) -> isize {
+    // SAFETY: the queue is open, so it points to its operations; the entry is followed by room for what later versions append.
+    unsafe { call!((*eq).ops, fi_ops_eq.readerr, eq, ptr::from_mut(entry).cast(), 0) }
+}
+
+/// The address of a passive endpoint, at most `len` bytes, which becomes the number that there are.
+///
+/// # Safety
+///
+/// `pep` is open and listens; `len` bytes may be written to `addr`.
+pub unsafe fn fi_pep_getname(pep: *mut fid_pep, addr: *mut c_void, len: &mut usize) -> c_int {
+    // SAFETY: the endpoint is open, so it points to its operations.
+    unsafe { call!((*pep).cm, fi_ops_cm.getname, &raw mut (*pep).fid, addr, len) }
+}
+
+/// Has a passive endpoint take connections.
+///
+/// # Safety
+///
+/// `pep` is open and bound to an event queue.
+pub unsafe fn fi_listen(pep: *mut fid_pep) -> c_int {
+    // SAFETY: the endpoint is open, so it points to its operations.
+    unsafe { call!((*pep).cm, fi_ops_cm.listen, pep) }
+}
+
+/// Starts to connect.
+///
+/// # Safety
+///
+/// `ep` is open and bound to an event queue; `addr` is an address in the format of its domain.
+pub unsafe fn fi_connect(ep: *mut fid_ep, addr: *const c_void, data: &[u8]) -> c_int {
+    // SAFETY: the endpoint is open, so it points to its operations; the data is read during the call.
+    unsafe { call!((*ep).cm, fi_ops_cm.connect, ep, addr, data.as_ptr().cast(), data.len()) }
+}
+
+/// Accepts the connection that the endpoint was opened for.
+///
+/// # Safety
+///
+/// `ep` is open, with the info of a request, and bound to an event queue.
+pub unsafe fn fi_accept(ep: *mut fid_ep) -> c_int {
+    // SAFETY: the endpoint is open, so it points to its operations; there is no data.
+    unsafe { call!((*ep).cm, fi_ops_cm.accept, ep, ptr::null(), 0) }
+}
+
+/// Rejects a request.
+///
+/// # Safety
+///
+/// `pep` is open; `handle` is that of the info of one of its requests, for which no endpoint was opened.
+pub unsafe fn fi_reject(pep: *mut fid_pep, handle: *mut fid) -> c_int {
+    // SAFETY: the endpoint is open, so it points to its operations; there is no data.
+    unsafe { call!((*pep).cm, fi_ops_cm.reject, pep, handle, ptr::null(), 0) }
 }

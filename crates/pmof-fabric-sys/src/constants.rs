@@ -72,6 +72,10 @@ constants! {
     pub const FI_SOCKADDR_IN6: u32 = 3;
     pub const FI_ADDR_STR: u32 = 9;
 
+    pub const FI_CONNREQ: u32 = 1;
+    pub const FI_CONNECTED: u32 = 2;
+    pub const FI_SHUTDOWN: u32 = 3;
+
     pub const FI_CONTEXT: u64 = 1 << 59;
     pub const FI_CONTEXT2: u64 = 1 << 52;
 

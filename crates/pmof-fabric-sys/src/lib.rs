@@ -10,8 +10,8 @@
 //! 1.17; the test `layout` compares every size, offset, prototype and constant with a C compiler's view of the headers at
 //! hand. Structures that the library allocates may be longer than they are here.
 //!
-//! There are reliable datagram endpoints with messages, and RMA. Connected endpoints, atomic operations, tagged messages and
-//! counters are not here.
+//! There are reliable datagram and connected endpoints with messages, and RMA. Atomic operations, tagged messages and counters are not
+//! here.
 
 mod calls;
 mod constants;

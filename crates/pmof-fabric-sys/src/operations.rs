@@ -7,8 +7,8 @@
 use core::ffi::{c_char, c_int, c_void};
 
 use crate::structures::{
-    fi_addr_t, fi_av_attr, fi_cq_attr, fi_cq_err_entry, fi_info, fi_msg, fi_msg_rma, fid, fid_av, fid_cq, fid_domain,
-    fid_ep, fid_fabric, fid_mr, structures,
+    fi_addr_t, fi_av_attr, fi_cq_attr, fi_cq_err_entry, fi_eq_attr, fi_eq_err_entry, fi_info, fi_msg, fi_msg_rma, fid,
+    fid_av, fid_cq, fid_domain, fid_ep, fid_eq, fid_fabric, fid_mr, fid_pep, structures,
 };
 
 /// An operation that is not used here.
@@ -27,8 +27,8 @@ structures! { OPERATIONS:
     pub struct fi_ops_fabric {
         pub size: usize,
         pub domain: Option<unsafe extern "C" fn(*mut fid_fabric, *mut fi_info, *mut *mut fid_domain, *mut c_void) -> c_int>,
-        pub passive_ep: Unused,
-        pub eq_open: Unused,
+        pub passive_ep: Option<unsafe extern "C" fn(*mut fid_fabric, *mut fi_info, *mut *mut fid_pep, *mut c_void) -> c_int>,
+        pub eq_open: Option<unsafe extern "C" fn(*mut fid_fabric, *mut fi_eq_attr, *mut *mut fid_eq, *mut c_void) -> c_int>,
         pub wait_open: Unused,
         pub trywait: Option<unsafe extern "C" fn(*mut fid_fabric, *mut *mut fid, c_int) -> c_int>,
         pub domain2: Unused,
@@ -80,6 +80,14 @@ structures! { OPERATIONS:
             unsafe extern "C" fn(*mut fid_cq, c_int, *const c_void, *mut c_char, usize) -> *const c_char,
         >,
     }
+    pub struct fi_ops_eq {
+        pub size: usize,
+        pub read: Option<unsafe extern "C" fn(*mut fid_eq, *mut u32, *mut c_void, usize, u64) -> isize>,
+        pub readerr: Option<unsafe extern "C" fn(*mut fid_eq, *mut fi_eq_err_entry, u64) -> isize>,
+        pub write: Unused,
+        pub sread: Unused,
+        pub strerror: Unused,
+    }
     pub struct fi_ops_ep {
         pub size: usize,
         pub cancel: Unused,
@@ -95,10 +103,10 @@ structures! { OPERATIONS:
         pub setname: Unused,
         pub getname: Option<unsafe extern "C" fn(*mut fid, *mut c_void, *mut usize) -> c_int>,
         pub getpeer: Unused,
-        pub connect: Unused,
-        pub listen: Unused,
-        pub accept: Unused,
-        pub reject: Unused,
+        pub connect: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, *const c_void, usize) -> c_int>,
+        pub listen: Option<unsafe extern "C" fn(*mut fid_pep) -> c_int>,
+        pub accept: Option<unsafe extern "C" fn(*mut fid_ep, *const c_void, usize) -> c_int>,
+        pub reject: Option<unsafe extern "C" fn(*mut fid_pep, *mut fid, *const c_void, usize) -> c_int>,
         pub shutdown: Unused,
         pub join: Unused,
     }

@@ -9,7 +9,8 @@ use core::ffi::{c_char, c_int, c_void};
 use libc::iovec;
 
 use crate::operations::{
-    fi_ops, fi_ops_av, fi_ops_cm, fi_ops_cq, fi_ops_domain, fi_ops_ep, fi_ops_fabric, fi_ops_mr, fi_ops_msg, fi_ops_rma,
+    fi_ops, fi_ops_av, fi_ops_cm, fi_ops_cq, fi_ops_domain, fi_ops_ep, fi_ops_eq, fi_ops_fabric, fi_ops_mr, fi_ops_msg,
+    fi_ops_rma,
 };
 
 /// An address that an address vector has given a number.
@@ -165,6 +166,15 @@ structures! { STRUCTURES:
         pub fid: fid,
         pub ops: *mut fi_ops_cq,
     }
+    pub struct fid_eq {
+        pub fid: fid,
+        pub ops: *mut fi_ops_eq,
+    }
+    pub struct fid_pep {
+        pub fid: fid,
+        pub ops: *mut fi_ops_ep,
+        pub cm: *mut fi_ops_cm,
+    }
     pub struct fid_ep {
         pub fid: fid,
         pub ops: *mut fi_ops_ep,
@@ -183,6 +193,26 @@ structures! { STRUCTURES:
         pub name: *const c_char,
         pub map_addr: *mut c_void,
         pub flags: u64,
+    }
+    pub struct fi_eq_attr {
+        pub size: usize,
+        pub flags: u64,
+        pub wait_obj: u32,
+        pub signaling_vector: c_int,
+        pub wait_set: *mut c_void,
+    }
+    pub struct fi_eq_err_entry {
+        pub fid: *mut fid,
+        pub context: *mut c_void,
+        pub data: u64,
+        pub err: c_int,
+        pub prov_errno: c_int,
+        pub err_data: *mut c_void,
+        pub err_data_size: usize,
+    }
+    pub struct fi_eq_cm_entry {
+        pub fid: *mut fid,
+        pub info: *mut fi_info,
     }
     pub struct fi_cq_attr {
         pub size: usize,

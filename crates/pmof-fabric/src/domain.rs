@@ -12,7 +12,7 @@ use bitflags::bitflags;
 use parking_lot::Mutex;
 use pmof_fabric_sys as sys;
 use pmof_fabric_sys::Fabric;
-use pmof_mem::Medium;
+use pmof_mem::{Medium, Memory};
 
 use crate::{FabricError, Info, MrMode, RegisterError, error::Failure};
 
@@ -26,6 +26,9 @@ bitflags! {
         const REMOTE_WRITE = sys::FI_REMOTE_WRITE;
     }
 }
+
+/// Bytes of what is registered to see how a provider does that.
+const PAGE_BYTES: u64 = 4096;
 
 /// A domain of a provider: memory and endpoints of one domain reach each other's peers. Clones are the same domain.
 #[derive(Clone, Debug)]
@@ -57,6 +60,9 @@ struct Retired {
 
 impl Domain {
     /// Opens the domain of an offer.
+    ///
+    /// # Errors
+    /// [`FabricError::CachesRegistrations`]: the provider would leave memory to peers that was taken away from them.
     pub fn open(info: Info) -> Result<Self, FabricError> {
         let library = info.fabric();
         let failed = |call, status: i32| FabricError::call(library, call, info.provider(), status.into());
@@ -73,7 +79,24 @@ impl Domain {
             unsafe { sys::fi_close(&raw mut (*fabric.as_ptr()).fid) };
             return Err(failed("fi_domain", status));
         };
-        Ok(Self(Arc::new(Opened { info, fabric, domain, retired: Mutex::default() })))
+        let opened = Self(Arc::new(Opened { info, fabric, domain, retired: Mutex::default() }));
+        if opened.caches_registrations() {
+            return Err(FabricError::CachesRegistrations { provider: opened.info().provider() });
+        }
+        Ok(opened)
+    }
+
+    /// Whether a provider that chooses keys gives the same one for two registrations of the same bytes: it keeps what was registered, with
+    /// all rights, and hands it out again.
+    fn caches_registrations(&self) -> bool {
+        if !self.info().mr_mode().contains(MrMode::PROVIDER_KEY) {
+            return false;
+        }
+        let Ok(page) = Memory::anonymous(PAGE_BYTES) else { return false };
+        let page: Arc<dyn Medium> = Arc::new(page);
+        let register = || self.register(Arc::clone(&page), (0, PAGE_BYTES), MrAccess::REMOTE_READ, 0);
+        // What cannot be registered here is told of when it is wanted.
+        matches!((register(), register()), (Ok(first), Ok(second)) if first.key() == second.key())
     }
 
     /// What the provider offers.

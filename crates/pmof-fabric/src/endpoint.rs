@@ -10,13 +10,23 @@ use std::{
 
 use pmof_fabric_sys as sys;
 
-use crate::{Bytes, Domain, FabricError, Info, PostFailure, close::close_in_time, domain::Opened, error::Failure};
+use crate::{
+    Bytes, ConnectionRequest, Domain, EndpointKind, FabricError, Info, IpFamily, PostFailure,
+    close::close_in_time,
+    connecting::{Event, EventQueue, failed},
+    domain::Opened,
+    error::Failure,
+};
 
 /// Bytes of the longest address of an endpoint that is known (`sockaddr_storage` has 128).
-const NAME_BYTES_MAX: usize = 256;
+pub(crate) const NAME_BYTES_MAX: usize = 256;
 
 /// Completions taken from the provider at once.
 const COMPLETIONS_AT_ONCE: usize = 16;
+
+/// How many peers the library makes room for, and how many where nobody says so (`fi_getinfo(3)`).
+const UNIVERSE_SIZE: &str = "FI_UNIVERSE_SIZE";
+const UNIVERSE_SIZE_DEFAULT: &str = "256";
 
 /// Where an operation on a peer's memory begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,20 +75,33 @@ pub struct EndpointOptions {
     pub operations: usize,
 }
 
-/// A reliable datagram endpoint that talks to one peer, and its completion queue. Dropping it ends what is under way.
+/// An endpoint that talks to one peer, and its completion queue. Dropping it ends what is under way.
 pub struct Endpoint {
     parts: Option<Box<Parts>>,
     domain: Domain,
     peer: Option<sys::fi_addr_t>,
+    /// What a connected endpoint has still to do.
+    start: Option<Start>,
     descriptor: Option<OwnedFd>,
     free: Vec<usize>,
+}
+
+/// How a connected endpoint gets its connection.
+enum Start {
+    /// It connects to the address in this.
+    Connect(Info),
+    /// It accepts the request that it was opened for.
+    Accept,
 }
 
 /// What is closed together, in this order.
 pub(crate) struct Parts {
     endpoint: *mut sys::fid_ep,
     queue: *mut sys::fid_cq,
+    /// Of a reliable datagram endpoint.
     addresses: *mut sys::fid_av,
+    /// Of a connected endpoint.
+    events: Option<EventQueue>,
     /// What is under way, by its number.
     flights: Vec<Option<Box<Flight>>>,
     domain: Arc<Opened>,
@@ -100,13 +123,15 @@ struct Flight {
 unsafe impl Send for Parts {}
 
 impl Endpoint {
-    /// Opens one. `info` is an offer of the same domain, which says where it is.
+    /// Opens one. `info` is an offer of the same domain, which says where it is. A connected endpoint is not opened so, but by
+    /// [`open_to`](Self::open_to) or [`open_for`](Self::open_for).
     pub fn open(domain: &Domain, info: &Info, options: EndpointOptions) -> Result<Self, FabricError> {
         let number = domain.0.endpoint_opened();
         let mut parts = Box::new(Parts {
             endpoint: ptr::null_mut(),
             queue: ptr::null_mut(),
             addresses: ptr::null_mut(),
+            events: None,
             flights: Vec::new(),
             domain: Arc::clone(&domain.0),
             number,
@@ -116,6 +141,7 @@ impl Endpoint {
             parts: None,
             domain: domain.clone(),
             peer: None,
+            start: None,
             descriptor: None,
             free: (0..options.operations).rev().collect(),
         };
@@ -124,6 +150,72 @@ impl Endpoint {
         endpoint.parts = Some(parts);
         endpoint.descriptor = descriptor?;
         Ok(endpoint)
+    }
+
+    /// Opens a connected endpoint for a connection to the passive endpoint of this [name](crate::PassiveEndpoint::name): post receives, then
+    /// [`connect`](Self::connect). `info` is an offer of the same domain, which says where it is.
+    pub fn open_to(domain: &Domain, info: &Info, name: &[u8], options: EndpointOptions) -> Result<Self, FabricError> {
+        let invalid = || failed(&domain.0, "fi_endpoint", (-libc::EINVAL).into());
+        // What is of another family the provider would read as one of its own.
+        let family = name.first_chunk().map(|family| libc::c_int::from(u16::from_le_bytes(*family)));
+        let expected = info.ip_family().map(|own| if own == IpFamily::V4 { libc::AF_INET } else { libc::AF_INET6 });
+        if expected.is_some() && family != expected {
+            return Err(invalid());
+        }
+        let info = info.towards(name).ok_or_else(invalid)?;
+        let mut endpoint = Self::open(domain, &info, options)?;
+        endpoint.start = Some(Start::Connect(info));
+        endpoint.peer = Some(sys::FI_ADDR_UNSPEC);
+        Ok(endpoint)
+    }
+
+    /// Opens a connected endpoint for a request: post receives, then [`accept`](Self::accept).
+    pub fn open_for(
+        domain: &Domain,
+        request: &ConnectionRequest,
+        options: EndpointOptions,
+    ) -> Result<Self, FabricError> {
+        let mut endpoint = Self::open(domain, request.info(), options)?;
+        endpoint.start = Some(Start::Accept);
+        endpoint.peer = Some(sys::FI_ADDR_UNSPEC);
+        Ok(endpoint)
+    }
+
+    /// Starts to connect, once. The other side gets `data`, at most 56 bytes, with the request.
+    pub fn connect(&mut self, data: &[u8]) -> Result<(), FabricError> {
+        let status = match (&self.parts, self.start.take()) {
+            // SAFETY: the endpoint is open, bound to its event queue; the address is that of the info, in its format and followed by zeros
+            // up to the longest one that is known.
+            (Some(parts), Some(Start::Connect(info))) => unsafe {
+                sys::fi_connect(parts.endpoint, (*info.raw()).dest_addr, data)
+            },
+            _ => -libc::EINVAL,
+        };
+        if status == 0 { Ok(()) } else { Err(self.failed("fi_connect", status.into())) }
+    }
+
+    /// Accepts the request that it was opened for, once.
+    pub fn accept(&mut self) -> Result<(), FabricError> {
+        let status = match (&self.parts, self.start.take()) {
+            // SAFETY: the endpoint is open, of a request, and bound to its event queue.
+            (Some(parts), Some(Start::Accept)) => unsafe { sys::fi_accept(parts.endpoint) },
+            _ => -libc::EINVAL,
+        };
+        if status == 0 { Ok(()) } else { Err(self.failed("fi_accept", status.into())) }
+    }
+
+    /// Whether a connected endpoint was connected since the last call. It has to be asked until it is: some providers work on connections
+    /// meanwhile alone.
+    ///
+    /// # Errors
+    /// The other side rejects, does not listen, or has ended the connection.
+    pub fn has_connected(&mut self) -> Result<bool, FabricError> {
+        let events = self.parts.as_mut().and_then(|parts| parts.events.as_mut());
+        Ok(match events.map(EventQueue::next).transpose()?.flatten() {
+            Some(Event::Connected) => true,
+            Some(Event::Shutdown) => return Err(self.failed("fi_connect", (-libc::ECONNRESET).into())),
+            Some(Event::Request(_)) | None => false,
+        })
     }
 
     /// The endpoint's address, by which peers find it.
@@ -316,26 +408,38 @@ impl Parts {
         let mut fd = -1;
         // SAFETY: the queue is open, with a descriptor if it could be.
         has_descriptor = has_descriptor && unsafe { sys::fi_getwait(self.queue, &mut fd) } == 0 && fd >= 0;
-        let mut addresses = sys::fi_av_attr {
-            type_: sys::FI_AV_UNSPEC,
-            rx_ctx_bits: 0,
-            count: 1,
-            ep_per_node: 0,
-            name: ptr::null(),
-            map_addr: ptr::null_mut(),
-            flags: 0,
+        let of_peer = match info.kind() {
+            EndpointKind::Datagram => {
+                let mut addresses = sys::fi_av_attr {
+                    type_: sys::FI_AV_UNSPEC,
+                    rx_ctx_bits: 0,
+                    count: 1,
+                    ep_per_node: 0,
+                    name: ptr::null(),
+                    map_addr: ptr::null_mut(),
+                    flags: 0,
+                };
+                // SAFETY: the domain is open, and this keeps it so.
+                check("fi_av_open", unsafe { sys::fi_av_open(domain, &mut addresses, &mut self.addresses) })?;
+                // SAFETY: the vector is open; no reference is formed.
+                unsafe { &raw mut (*self.addresses).fid }
+            }
+            EndpointKind::Connected => self.events.insert(EventQueue::open(&self.domain)?).fid(),
         };
-        // SAFETY: the domain is open, and this keeps it so.
-        check("fi_av_open", unsafe { sys::fi_av_open(domain, &mut addresses, &mut self.addresses) })?;
         // SAFETY: `self.domain` keeps the domain open; the info is whole, and read only during the call.
         check("fi_endpoint", unsafe { sys::fi_endpoint(domain, info.raw(), &mut self.endpoint) })?;
         // SAFETY: all are open, and closed behind the endpoint.
         unsafe {
             let fid = &raw mut (*self.endpoint).fid;
-            check("fi_ep_bind", sys::fi_bind(fid, &raw mut (*self.addresses).fid, 0))?;
+            check("fi_ep_bind", sys::fi_bind(fid, of_peer, 0))?;
             let ways = sys::FI_SEND | sys::FI_RECV;
             check("fi_ep_bind", sys::fi_bind(fid, &raw mut (*self.queue).fid, ways))?;
-            check("fi_enable", sys::fi_enable(fid))?;
+            match sys::fi_enable(fid) {
+                status if -status == libc::EINVAL && makes_queues_of_device(info) => {
+                    return Err(queue_too_long(info, Failure::of(library, status.into())));
+                }
+                status => check("fi_enable", status)?,
+            }
         }
         if !has_descriptor {
             return Ok(None);
@@ -384,6 +488,7 @@ impl Drop for Parts {
             if !is_closed {
                 // The provider may still use the memory of what is under way: it stays, and so do the objects.
                 std::mem::forget(std::mem::take(&mut self.flights));
+                std::mem::forget(self.events.take());
                 std::mem::forget(Arc::clone(&self.domain));
                 return;
             }
@@ -404,6 +509,16 @@ impl Flight {
         let Self { id, operation, bytes, .. } = self;
         Completion { id, operation, bytes, result }
     }
+}
+
+/// Whether the layer `ofi_rxm` makes completion queues of a device.
+fn makes_queues_of_device(info: &Info) -> bool {
+    info.is_of_device() && info.provider().ends_with(";ofi_rxm")
+}
+
+fn queue_too_long(info: &Info, error: Failure) -> FabricError {
+    let universe_size = std::env::var(UNIVERSE_SIZE).unwrap_or_else(|_| UNIVERSE_SIZE_DEFAULT.to_owned());
+    FabricError::QueueTooLong { provider: info.provider(), device: info.domain(), universe_size, error }
 }
 
 /// Hands an operation to the provider.

@@ -1,10 +1,12 @@
 //! What can fail, on what, why, and what to do.
 
-use std::{ffi::CStr, fmt};
+use std::{ffi::CStr, fmt, net::IpAddr};
 
 use pmof_fabric_sys as sys;
 use pmof_fabric_sys::{Fabric, LoadError};
 use pmof_mem::MediumKind;
+
+use crate::EndpointKind;
 
 /// Why a provider, an endpoint or one of their objects cannot be had.
 #[derive(Debug, thiserror::Error)]
@@ -15,12 +17,17 @@ pub enum FabricError {
     Library(#[from] LoadError),
     /// No provider of this machine has what pmof needs.
     #[error(
-        "libfabric {major}.{minor} has no {provider} with reliable datagram endpoints, messages, RMA and ordered delivery \
-         here; `fi_info` lists what it has"
+        "libfabric {major}.{minor} has no {provider} with {kind} endpoints, messages, RMA and ordered delivery \
+         {}; `fi_info` lists what it has",
+        place(*address)
     )]
     NoProvider {
         /// Which provider was asked for.
         provider: String,
+        /// What kind of endpoints.
+        kind: EndpointKind,
+        /// At which address of this machine, if at one.
+        address: Option<IpAddr>,
         /// The library's version.
         major: u16,
         /// The library's version.
@@ -33,6 +40,43 @@ pub enum FabricError {
         provider: String,
         /// Why not.
         why: &'static str,
+    },
+    /// The provider keeps memory registered that is registered no more, with all rights, for the next one who registers it.
+    #[error(
+        "{provider} keeps what was registered within reach of peers, and gives them all rights: set FI_MR_CACHE_MAX_COUNT=0 before the \
+         program starts"
+    )]
+    CachesRegistrations {
+        /// The provider.
+        provider: String,
+    },
+    /// An address of this machine belongs to another device than the one that is open.
+    #[error("{address} belongs to {theirs} over {provider}, and {ours} is open: open the peer at that address")]
+    OtherDevice {
+        /// The address.
+        address: IpAddr,
+        /// The provider.
+        provider: String,
+        /// The device that is open.
+        ours: String,
+        /// The device of the address.
+        theirs: String,
+    },
+    /// The provider makes completion queues for as many peers as `FI_UNIVERSE_SIZE` says, of more entries than the device has.
+    #[error(
+        "{provider} makes a completion queue for FI_UNIVERSE_SIZE={universe_size} peers, which {device} has no room for: set \
+         FI_UNIVERSE_SIZE=32 before the program starts (a connection has one peer; soft-RoCE has 32,767 entries a queue)"
+    )]
+    QueueTooLong {
+        /// The provider.
+        provider: String,
+        /// The device.
+        device: String,
+        /// The variable's value, else the library's default.
+        universe_size: String,
+        /// What it said.
+        #[source]
+        error: Failure,
     },
     /// A call failed.
     #[error("{call} failed on {on}{mend}")]
@@ -49,6 +93,10 @@ pub enum FabricError {
     },
 }
 
+fn place(address: Option<IpAddr>) -> String {
+    address.map_or_else(|| "here".to_owned(), |address| format!("at {address}"))
+}
+
 impl FabricError {
     pub(crate) fn call(fabric: &Fabric, call: &'static str, on: impl Into<String>, status: i64) -> Self {
         let error = Failure::of(fabric, status);
@@ -57,10 +105,6 @@ impl FabricError {
             libc::EADDRNOTAVAIL => "; no interface of this machine has the address (`ip addr`)",
             libc::ENOMEM => "; the provider has no more room, or memlock is too low (ulimit -l)",
             libc::EMFILE | libc::ENFILE => "; there are too many open files (ulimit -n)",
-            libc::EINVAL => {
-                "; over verbs;ofi_rxm on soft-RoCE a completion queue may be longer than the device allows: set \
-                 FI_UNIVERSE_SIZE=32"
-            }
             _ => "",
         };
         Self::Call { call, on: on.into(), error, mend }

@@ -11,7 +11,7 @@ use bitflags::bitflags;
 use pmof_fabric_sys as sys;
 use pmof_fabric_sys::Fabric;
 
-use crate::FabricError;
+use crate::{FabricError, endpoint::NAME_BYTES_MAX};
 
 bitflags! {
     /// What a provider asks of registered memory: the bits of `mr_mode` (fi_mr(3)).
@@ -37,18 +37,55 @@ pub enum ProgressMode {
     Manual,
 }
 
+/// The family of IP addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IpFamily {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl IpFamily {
+    /// Whether the address is one of them.
+    pub fn has(self, address: IpAddr) -> bool {
+        address.is_ipv4() == (self == Self::V4)
+    }
+}
+
+impl fmt::Display for IpFamily {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        })
+    }
+}
+
+/// What kind of endpoints carry a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum EndpointKind {
+    /// Reliable datagram endpoints (`FI_EP_RDM`): the provider, or a layer over it, keeps connections.
+    #[default]
+    Datagram,
+    /// Connected endpoints (`FI_EP_MSG`): one at each side of each connection.
+    Connected,
+}
+
 /// What is looked for.
 #[derive(Clone, Debug, Default)]
 pub struct Query {
     /// The provider, such as `tcp` or `verbs;ofi_rxm`; any where it is `None`.
     pub provider: Option<String>,
+    /// What kind of endpoints.
+    pub kind: EndpointKind,
     /// The address of this machine that the endpoint is at.
     pub source: Option<IpAddr>,
     /// Only what writes to persistent memory with `FI_COMMIT_COMPLETE` (`FI_RMA_PMEM`).
     pub persistent: bool,
 }
 
-/// One offer of a provider: reliable datagram endpoints with messages and RMA, whose sends and writes stay in order.
+/// One offer of a provider: endpoints with messages and RMA, whose sends and writes stay in order.
 pub struct Info {
     raw: NonNull<sys::fi_info>,
     fabric: &'static Fabric,
@@ -68,8 +105,21 @@ const REFUSED: [(&str, &str); 2] = [
     ),
 ];
 
+/// Why connections over `verbs;ofi_rxm` need shared receives.
+const RXM_USE_AFTER_FREE: &str = "up to libfabric 2.1 its layer ofi_rxm uses an endpoint after it was freed where a message comes while it is closed, \
+     unless FI_OFI_RXM_USE_SRX=1 is set before the program starts; use fabric+verbs-msg, which has no such layer";
+
+/// Whether `ofi_rxm` was told to share receives.
+fn rxm_shares_receives() -> bool {
+    let value = std::env::var("FI_OFI_RXM_USE_SRX").unwrap_or_default();
+    ["1", "true", "yes", "on"].contains(&value.to_ascii_lowercase().as_str())
+}
+
 /// Why a provider is not used; `None`: it may be.
 fn refusal(provider: &str) -> Option<&'static str> {
+    if provider == "verbs;ofi_rxm" && !rxm_shares_receives() {
+        return Some(RXM_USE_AFTER_FREE);
+    }
     let mut layers = provider.split(';');
     layers.find_map(|layer| REFUSED.iter().find(|(name, _)| *name == layer)).map(|(_, why)| *why)
 }
@@ -88,7 +138,13 @@ pub fn list(query: &Query) -> Result<Vec<Info>, FabricError> {
         None => (ptr::null(), 0),
     };
     let (major, minor) = fabric.version();
-    let nothing = || FabricError::NoProvider { provider: provider.unwrap_or("provider").to_owned(), major, minor };
+    let nothing = || FabricError::NoProvider {
+        provider: provider.unwrap_or("provider").to_owned(),
+        kind: query.kind,
+        address: query.source,
+        major,
+        minor,
+    };
     // SAFETY: the node is a C string or null, and the hints are whole.
     let infos = unsafe { offers(fabric, (node, flags), hints.raw.as_ptr()) };
     let mut infos = infos.map_err(|status| match -status {
@@ -202,7 +258,7 @@ impl Hints {
             let hints = raw;
             (*hints).caps = sys::FI_MSG | sys::FI_RMA | persistent;
             (*hints).mode = sys::FI_CONTEXT | sys::FI_CONTEXT2;
-            (*(*hints).ep_attr).type_ = sys::FI_EP_RDM;
+            (*(*hints).ep_attr).type_ = query.kind.number();
             (*(*hints).tx_attr).msg_order = order;
             (*(*hints).rx_attr).msg_order = order;
             let domain = (*hints).domain_attr;
@@ -224,7 +280,63 @@ impl Drop for Hints {
     }
 }
 
+impl EndpointKind {
+    fn number(self) -> u32 {
+        match self {
+            Self::Datagram => sys::FI_EP_RDM,
+            Self::Connected => sys::FI_EP_MSG,
+        }
+    }
+}
+
+impl fmt::Display for EndpointKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Datagram => "reliable datagram",
+            Self::Connected => "connected",
+        })
+    }
+}
+
 impl Info {
+    /// Takes over a structure of the library.
+    pub(crate) fn of_raw(raw: NonNull<sys::fi_info>, fabric: &'static Fabric) -> Self {
+        Self { raw, fabric }
+    }
+
+    /// What a request for a connection is known by.
+    pub(crate) fn handle(&self) -> *mut sys::fid {
+        self.info().handle
+    }
+
+    /// The same offer, for a connection to this address, which is in the offer's format.
+    pub(crate) fn towards(&self, address: &[u8]) -> Option<Self> {
+        // SAFETY: the structure is whole, and its copy points to none of it.
+        let copy = NonNull::new(unsafe { (self.fabric.fi_dupinfo)(self.raw.as_ptr()) })?;
+        let copy = Self { raw: copy, fabric: self.fabric };
+        // SAFETY: the address is memory of `malloc`, as the library frees it with `free`, and as long as the longest one that is known: what
+        // is short is continued with zeros. Nobody else has the copy yet.
+        unsafe {
+            let room = libc::calloc(1, NAME_BYTES_MAX).cast::<u8>();
+            if room.is_null() || address.len() > NAME_BYTES_MAX {
+                libc::free(room.cast());
+                return None;
+            }
+            ptr::copy_nonoverlapping(address.as_ptr(), room, address.len());
+            let raw = copy.raw.as_ptr();
+            libc::free((*raw).dest_addr);
+            (*raw).dest_addr = room.cast();
+            (*raw).dest_addrlen = address.len();
+        }
+        Some(copy)
+    }
+
+    /// What kind of endpoints it has.
+    pub fn kind(&self) -> EndpointKind {
+        // SAFETY: an info that the library made has all its parts, and nothing changes them.
+        let number = unsafe { (*self.info().ep_attr).type_ };
+        if number == sys::FI_EP_MSG { EndpointKind::Connected } else { EndpointKind::Datagram }
+    }
     pub(crate) fn raw(&self) -> *mut sys::fi_info {
         self.raw.as_ptr()
     }
@@ -260,9 +372,18 @@ impl Info {
         unsafe { text(self.domain_attributes().name) }
     }
 
-    /// Whether its endpoints are at IPv4 addresses of this machine.
-    pub fn has_ip_addresses(&self) -> bool {
-        self.info().addr_format == sys::FI_SOCKADDR_IN
+    /// Which family of IP addresses its endpoints have; `None`: the provider has addresses of its own.
+    pub fn ip_family(&self) -> Option<IpFamily> {
+        match self.info().addr_format {
+            sys::FI_SOCKADDR_IN => Some(IpFamily::V4),
+            sys::FI_SOCKADDR_IN6 => Some(IpFamily::V6),
+            _ => None,
+        }
+    }
+
+    /// Whether its domain is a device, which serves its own addresses alone; those of others are all of this machine.
+    pub fn is_of_device(&self) -> bool {
+        self.provider().split(';').next() == Some("verbs")
     }
 
     /// What it asks of registered memory.

@@ -36,14 +36,15 @@ impl Peers {
 
     fn peer(&mut self, address: &Address, source: Option<IpAddr>) -> Result<Peer, ReplicaError> {
         let transport = address.transport;
-        if transport != Transport::Verbs {
+        if matches!(transport, Transport::Tcp | Transport::Shm) {
             if let Some((peer, _)) = self.opened.iter().find(|(peer, _)| peer.transport() == Some(transport)) {
                 return Ok(peer.clone());
             }
         }
         let peer = Peer::towards(address, source)?;
         let same = |(other, from): &&(Peer, Option<IpAddr>)| {
-            other.transport() == peer.transport() && other.device_name() == peer.device_name() && *from == source
+            let of = |peer: &Peer| (peer.transport(), peer.device_name().map(ToOwned::to_owned), peer.local_address());
+            of(other) == of(&peer) && *from == source
         };
         if let Some((known, _)) = self.opened.iter().find(same) {
             return Ok(known.clone());

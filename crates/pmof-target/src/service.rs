@@ -5,7 +5,7 @@
 use std::{
     collections::{HashMap, HashSet},
     io, mem,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     path::Path,
     sync::{
         Arc,
@@ -680,6 +680,8 @@ impl Worker {
 fn reserve_bytes(transport: Option<Transport>) -> u64 {
     match transport {
         Some(Transport::Verbs | Transport::Fabric(FabricProvider::Net)) => VERBS_RESERVE_BYTES,
+        // No layer over the provider takes memory of its own.
+        Some(Transport::Fabric(provider)) if provider.is_connected() => VERBS_RESERVE_BYTES,
         Some(Transport::Fabric(_)) => FABRIC_RESERVE_BYTES,
         Some(Transport::Rds) => RDS_RESERVE_BYTES,
         _ => CONNECTION_RESERVE_BYTES,
@@ -730,11 +732,12 @@ fn open_acceptor(
     peers: &mut Vec<OpenPeer>,
     options: &ServiceOptions,
 ) -> Result<Acceptor, ServiceError> {
-    let device = (transport == Transport::Verbs).then(|| device_of(&location, &options.verbs));
+    let device = device_of(transport, &location, &options.verbs);
     let known = peers.iter().find(|(other, chosen, _)| *other == transport && *chosen == device);
     let peer = match (known, &device) {
         (Some((.., peer)), _) => peer.clone(),
         (None, None) => Peer::open(transport)?,
+        (None, Some(DeviceChoice::Local(local))) if transport != Transport::Verbs => Peer::open_at(transport, *local)?,
         (None, Some(device)) => Peer::open_verbs(&options.verbs.clone().device(device.clone()))?,
     };
     peers.push((transport, device, peer.clone()));
@@ -749,11 +752,14 @@ fn has_no_such_address(error: &SetupError) -> bool {
     source.kind() == io::ErrorKind::AddrNotAvailable || source.raw_os_error() == no_family
 }
 
-/// The RDMA device that serves a local address.
-fn device_of(location: &Location, options: &VerbsOptions) -> DeviceChoice {
-    match location.socket_address() {
-        Some(address) if !address.ip().is_unspecified() => DeviceChoice::Local(address.ip()),
-        _ => options.device.clone(),
+/// The device that serves a local address, where the transport has devices. libfabric has domains of either family of addresses.
+fn device_of(transport: Transport, location: &Location, options: &VerbsOptions) -> Option<DeviceChoice> {
+    let address = location.socket_address().map(|address| address.ip());
+    let local = address.filter(|address| !address.is_unspecified()).map(DeviceChoice::Local);
+    match transport {
+        Transport::Verbs => Some(local.unwrap_or_else(|| options.device.clone())),
+        Transport::Fabric(_) => local.or_else(|| address.filter(IpAddr::is_ipv6).map(DeviceChoice::Local)),
+        _ => None,
     }
 }
 

@@ -288,7 +288,7 @@ fn serves_verbs(host: IpAddr, options: &VerbsOptions) -> bool {
 
 /// Whether a transport without options of its own works at the address.
 fn serves(transport: Transport, host: IpAddr) -> bool {
-    listens(Peer::open(transport), host)
+    listens(Peer::open_at(transport, host), host)
 }
 
 fn listens(peer: Result<Peer, SetupError>, host: IpAddr) -> bool {

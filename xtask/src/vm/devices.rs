@@ -29,8 +29,7 @@ const PROFILE: &str = "guest";
 /// Packages of the tests, always named together: of another choice cargo would compile what they share once more.
 const PACKAGES: [&str; 6] = ["pmof-verbs-sys", "pmof-verbs", "pmof-access", "pmof-replica", "pmof", "pmof-rpma"];
 
-const DEVICE_TESTS: &str =
-    "pmof-verbs-sys/device-tests,pmof-verbs/device-tests,pmof-access/device-tests,pmof-access/rds-tests";
+const DEVICE_TESTS: &str = "pmof-verbs-sys/device-tests,pmof-verbs/device-tests,pmof-access/device-tests,pmof-access/rds-tests,pmof-access/libfabric-tests";
 
 /// One run of a test binary: its name, what it is told by the environment, and which of its tests.
 struct Run {
@@ -161,6 +160,47 @@ const CONFORMANCE: &[Run] = &[
     Run { what: "iWARP", before: IWARP, tests: OF_IWARP, ..PLAIN },
 ];
 
+/// The same over libfabric, where what the provider does differs: on the loopback interface, and on soft-RoCE. Its verbs must not keep
+/// what was registered.
+const LIBFABRIC: &[Run] = &[
+    Run { what: "tcp", tests: OF_LIBFABRIC_TCP, ..LIBFABRIC_RUN },
+    Run { what: "verbs, connected endpoints", environment: NO_CACHE, tests: OF_LIBFABRIC_VERBS, ..LIBFABRIC_RUN },
+    Run {
+        what: "verbs, with what it refuses",
+        environment: "FI_UNIVERSE_SIZE=32",
+        tests: "fabrics::with_a_cache fabrics::with_receives",
+        ..LIBFABRIC_RUN
+    },
+    Run {
+        what: "verbs;ofi_rxm, with more peers than a queue has room for",
+        environment: "FI_MR_CACHE_MAX_COUNT=0 FI_OFI_RXM_USE_SRX=1",
+        tests: "fabrics::with_many_peers",
+        ..LIBFABRIC_RUN
+    },
+];
+
+/// All of it, which every run leaves out.
+const LIBFABRIC_SOAK: &[Run] = &[
+    Run { what: "tcp", tests: "fabric_tcp fabric_net fabrics:: --skip fabrics::with", ..LIBFABRIC_RUN },
+    Run { what: "verbs, connected endpoints", environment: NO_CACHE, tests: "fabric_verbs_msg::", ..LIBFABRIC_RUN },
+    Run { what: "verbs;ofi_rxm", environment: RXM, tests: "fabric_verbs::", ..LIBFABRIC_RUN },
+];
+
+const LIBFABRIC_RUN: Run = Run { target: "conformance_libfabric", before: "ulimit -n 8192 &&", ..PLAIN };
+
+/// What libfabric's verbs keeps registered is within reach of peers.
+const NO_CACHE: &str = "FI_MR_CACHE_MAX_COUNT=0";
+
+/// As small as `ofi_rxm` can be made: with its defaults two connections take all memory of the machine.
+const RXM: &str = "FI_MR_CACHE_MAX_COUNT=0 FI_UNIVERSE_SIZE=32 FI_OFI_RXM_USE_SRX=1 FI_OFI_RXM_BUFFER_SIZE=8300 \
+    FI_OFI_RXM_MSG_RX_SIZE=128 FI_OFI_RXM_MSG_TX_SIZE=128 FI_OFI_RXM_TX_SIZE=256 FI_OFI_RXM_RX_SIZE=256";
+
+/// What a provider does itself, in seconds.
+const OF_LIBFABRIC_TCP: &str = "fabric_tcp::regions fabric_tcp::flushing fabric_tcp::transfers::operations \
+    fabric_tcp_msg::regions fabric_tcp_msg::transfers::operations fabrics:: --skip fabrics::with --skip fabrics::on_the_wire";
+const OF_LIBFABRIC_VERBS: &str = "fabric_verbs_msg::regions fabric_verbs_msg::flushing fabric_verbs_msg::connecting \
+    fabric_verbs_msg::ending fabric_verbs_msg::transfers::operations fabrics::on_the_wire";
+
 /// That of the machine that keeps the contents of its caches.
 const WITH_CACHES_KEPT: &[Run] = &[Run { what: "rings, caches kept", tests: "rings:: --skip the_power_", ..PLAIN }];
 
@@ -193,7 +233,10 @@ impl Run {
 }
 
 pub(super) fn run(testbed: &Testbed, report: &mut Report) -> Result<()> {
-    report.test("every structure is laid out as in the headers of rdma-core", layout(testbed));
+    report.test(
+        "every structure is laid out as in the headers of rdma-core",
+        layout("pmof-verbs-sys", "PMOF_RDMA_HEADERS", testbed),
+    );
     // `cargo test --examples` would build the tests of examples.
     let examples = build(testbed.workspace(), ["build", "--examples"])?;
     let examples = examples.iter().map(|(_, file)| file).filter(|file| is_example(file));
@@ -211,6 +254,20 @@ pub(super) fn run_conformance(testbed: &Testbed, report: &mut Report) -> Result<
 /// The conformance suite of the access layer over RDS.
 pub(super) fn run_rds(testbed: &Testbed, report: &mut Report) -> Result<()> {
     run_in(testbed, machine(testbed, "rds: "), RDS, report)
+}
+
+/// The conformance suite over libfabric, as new as the guest's Debian has it.
+pub(super) fn run_libfabric(testbed: &Testbed, report: &mut Report) -> Result<()> {
+    report.test(
+        "libfabric's structures are laid out as in the guest's headers",
+        layout("pmof-fabric-sys", "PMOF_FABRIC_HEADERS", testbed),
+    );
+    run_in(testbed, machine(testbed, "libfabric: "), LIBFABRIC, report)
+}
+
+/// What [`run_libfabric`] leaves out.
+pub(super) fn run_libfabric_soak(testbed: &Testbed, report: &mut Report) -> Result<()> {
+    run_in(testbed, machine(testbed, "libfabric-soak: "), LIBFABRIC_SOAK, report)
 }
 
 /// What [`run`] and [`run_conformance`] leave out.
@@ -305,10 +362,18 @@ pub(super) fn parts(output: &str) -> impl Iterator<Item = &str> {
 }
 
 /// Compares the bindings with the guest's headers, which know all operations; those of the host may be too old.
-fn layout(testbed: &Testbed) -> Result<()> {
+fn layout(package: &str, variable: &str, testbed: &Testbed) -> Result<()> {
+    // Alone: the guest's C library is no matter of the host's compiler.
+    let headers = testbed.run_directory()?;
+    let of_guest = testbed.sysroot()?.join("usr/include");
+    for name in ["infiniband", "rdma"] {
+        let link = headers.path().join(name);
+        std::os::unix::fs::symlink(of_guest.join(name), &link)
+            .with_context(|| format!("linking {}", link.display()))?;
+    }
     let status = Command::new("cargo")
-        .args(["test", "--quiet", "--package", "pmof-verbs-sys", "--test", "layout"])
-        .env("PMOF_RDMA_HEADERS", testbed.sysroot()?.join("usr/include"))
+        .args(["test", "--quiet", "--package", package, "--test", "layout"])
+        .env(variable, headers.path())
         .current_dir(testbed.workspace())
         .status()
         .context("starting cargo")?;

@@ -35,6 +35,12 @@ const SUITES: &[Suite] = &[
         run: power_cuts::run,
     },
     Suite {
+        name: "libfabric",
+        about: "libfabric 2.1's tcp and verbs: what of the conformance suite the provider decides, and refusals",
+        is_soak: false,
+        run: devices::run_libfabric,
+    },
+    Suite {
         name: "power-cut-controls",
         about: "power cuts in loads that must lose",
         is_soak: false,
@@ -90,6 +96,12 @@ const SUITES: &[Suite] = &[
         run: devices::run_soak,
     },
     Suite {
+        name: "libfabric-soak",
+        about: "all of the conformance suite over libfabric 2.1's tcp, verbs and verbs;ofi_rxm",
+        is_soak: true,
+        run: devices::run_libfabric_soak,
+    },
+    Suite {
         name: "librpma-soak",
         about: "each function over IPv6, servers and clients in further combinations, a thousand connections",
         is_soak: true,
@@ -124,7 +136,7 @@ pub(super) enum Choice<'a> {
 }
 
 /// No other suite runs beside these, whose tests have limits of time.
-const ALONE: &[&str] = &["conformance", "devices", "power-cuts"];
+const ALONE: &[&str] = &["conformance", "libfabric", "libfabric-soak", "devices", "power-cuts"];
 
 /// Runs the chosen ones; the last line printed is that of the counts.
 pub(super) fn run(testbed: &Testbed, choice: Choice<'_>, list: bool) -> Result<ExitCode> {

@@ -38,6 +38,10 @@ impl FabricIncoming {
         let socket = Uninherited::open(|| socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP)))?;
         // A target that was killed must be able to come back on its port at once.
         sockopt::set_socket_reuseaddr(&socket, true)?;
+        if !at.is_ipv4() {
+            // Addresses of IPv4 within IPv6 are of no domain.
+            sockopt::set_ipv6_v6only(&socket, true)?;
+        }
         bind(&socket, &at)?;
         listen(&socket, LISTEN_BACKLOG)?;
         let bound = SocketAddr::try_from(getsockname(&socket)?)?;

@@ -9,6 +9,7 @@ mod greeting;
 mod incoming;
 mod items;
 mod lane;
+mod meeting;
 mod memory;
 mod opened;
 mod opening;

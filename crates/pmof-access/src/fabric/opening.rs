@@ -1,6 +1,10 @@
 //! A provider of libfabric as a transport that is opened.
 
-use std::{io, net::SocketAddr, sync::Arc};
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+};
 
 use pmof_mem::Medium;
 use pmof_proto::Access;
@@ -19,14 +23,29 @@ use crate::{
 pub(crate) struct LibFabric(Arc<Opened>);
 
 impl LibFabric {
-    pub(crate) fn open(provider: FabricProvider) -> Result<Arc<Self>, SetupError> {
-        Ok(Arc::new(Self(Opened::open(provider)?)))
+    pub(crate) fn open(provider: FabricProvider, local: Option<IpAddr>) -> Result<Arc<Self>, SetupError> {
+        Ok(Arc::new(Self(Opened::open(provider, local)?)))
+    }
+
+    /// The addresses of a domain are of one family, and regions are registered before any address is known.
+    fn check_family(&self, at: SocketAddr) -> io::Result<()> {
+        match self.0.domain.info().ip_family() {
+            Some(ours) if !ours.has(at.ip()) => {
+                let why = format!("the peer was opened for {ours}: open it at, or towards, this address");
+                Err(io::Error::new(io::ErrorKind::Unsupported, why))
+            }
+            _ => Ok(()),
+        }
     }
 }
 
 impl Opening for LibFabric {
     fn transport(&self) -> Option<Transport> {
         Some(Transport::Fabric(self.0.provider))
+    }
+
+    fn local(&self) -> Option<IpAddr> {
+        self.0.local
     }
 
     fn is_networked(&self) -> bool {
@@ -40,7 +59,7 @@ impl Opening for LibFabric {
     fn listen(&self, address: &Location) -> Result<Listening, SetupError> {
         let Location::Ip(at) = address else { return Err(self.wrong_address(address)) };
         let failed = |source| SetupError::Listen { address: address.clone(), source };
-        check_family(*at).map_err(failed)?;
+        self.check_family(*at).map_err(failed)?;
         let (incoming, bound) = FabricIncoming::open(&self.0, *at).map_err(failed)?;
         Ok(Listening { incoming: Box::new(incoming), address: bound.into() })
     }
@@ -48,13 +67,7 @@ impl Opening for LibFabric {
     fn connect(&self, address: &Location, options: &ConnectOptions) -> Result<Box<dyn Wire>, ConnectError> {
         let Location::Ip(at) = address else { return Err(self.wrong_address(address).into()) };
         let loss_timeout = options.timeout.min(options.loss_timeout);
-        let started = check_family(*at).and_then(|()| FabricWire::connecting(&self.0, *at, loss_timeout));
+        let started = self.check_family(*at).and_then(|()| FabricWire::connecting(&self.0, *at, loss_timeout));
         Ok(Box::new(started.map_err(|error| unreachable(address, &error))?))
     }
-}
-
-/// The addresses of a domain are of one family, and regions are registered before any address is known.
-fn check_family(at: SocketAddr) -> io::Result<()> {
-    let why = "IPv6 is not supported over libfabric: use an IPv4 address";
-    if at.is_ipv4() { Ok(()) } else { Err(io::Error::new(io::ErrorKind::Unsupported, why)) }
 }

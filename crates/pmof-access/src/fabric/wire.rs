@@ -22,7 +22,8 @@ use rustix::{
 use super::{
     greeting::{GREETING_BYTES, Greeting},
     lane::{IN_PLACE_MIN_BYTES, Lane},
-    opened::Opened,
+    meeting::Meeting,
+    opened::{Opened, SharedEndpoint},
     sleeping::Sleeping,
     stream::{RECEIVE_BYTES, RECEIVES},
 };
@@ -49,18 +50,21 @@ const SLEEP_TRIES: u32 = 4;
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own; every combination of them occurs")]
 pub(super) struct FabricWire {
-    opened: Arc<Opened>,
+    pub(super) opened: Arc<Opened>,
     socket: Arc<Uninherited>,
     sleeping: Arc<Sleeping>,
     /// The other side's greeting, as far as it came.
     greeting: Vec<u8>,
-    is_initiator: bool,
+    pub(super) meeting: Meeting,
+    /// The same, where the endpoints have still to be connected.
+    pub(super) theirs: Option<Greeting>,
+    pub(super) is_initiator: bool,
     /// From when this side's endpoint is there.
-    lane: Option<Lane>,
+    pub(super) lane: Option<Lane>,
     /// Both sides know each other's endpoint.
-    is_standing: bool,
+    pub(super) is_standing: bool,
     /// The other side's socket is closed: its process has gone, or closed the connection.
-    is_gone: bool,
+    pub(super) is_gone: bool,
     /// Something may have come over the socket.
     looks_at_socket: bool,
     /// Sleeps since something happened.
@@ -91,8 +95,15 @@ impl FabricWire {
     pub(super) fn accepted(opened: &Arc<Opened>, socket: Uninherited) -> Result<Option<Self>, SetupError> {
         let mut wire = Self::new(opened, socket, false, DEFAULT_LOSS_TIMEOUT).map_err(system("timerfd_create"))?;
         let Some(own) = wire.own_address() else { return Ok(None) };
-        let endpoint = opened.endpoint(own.ip())?;
-        let greeted = wire.open_lane(endpoint).and_then(|()| wire.greet());
+        let greeted = if opened.is_connected() {
+            let passive = opened.passive(own.ip())?;
+            let name = passive.name()?;
+            wire.meeting = Meeting::Request(passive);
+            wire.greet(name)
+        } else {
+            let endpoint = opened.endpoint(own.ip())?;
+            wire.open_lane(endpoint).and_then(|()| wire.greet_by_name())
+        };
         // What else can fail here is the connection.
         Ok(greeted.is_ok().then_some(wire))
     }
@@ -111,6 +122,8 @@ impl FabricWire {
             socket: Arc::new(socket),
             sleeping: Sleeping::new()?,
             greeting: Vec::new(),
+            meeting: Meeting::Greetings,
+            theirs: None,
             is_initiator,
             lane: None,
             is_standing: false,
@@ -127,11 +140,11 @@ impl FabricWire {
         Ok(wire)
     }
 
-    fn own_address(&self) -> Option<SocketAddr> {
+    pub(super) fn own_address(&self) -> Option<SocketAddr> {
         SocketAddr::try_from(getsockname(&self.socket).ok()?).ok()
     }
 
-    fn open_lane(&mut self, endpoint: super::opened::SharedEndpoint) -> io::Result<()> {
+    pub(super) fn open_lane(&mut self, endpoint: SharedEndpoint) -> io::Result<()> {
         if self.opened.may_watch() {
             if let Some(descriptor) = endpoint.lock().descriptor() {
                 self.sleeping.watch(descriptor)?;
@@ -142,10 +155,8 @@ impl FabricWire {
     }
 
     /// Tells the other side of this one's endpoint: a greeting goes into the socket's buffer as a whole.
-    fn greet(&self) -> io::Result<()> {
-        let Some(lane) = &self.lane else { return Ok(()) };
-        let name = lane.endpoint().lock().name().map_err(io::Error::other)?;
-        let provider = self.opened.name();
+    pub(super) fn greet(&self, name: Vec<u8>) -> io::Result<()> {
+        let provider = self.opened.spoken_name();
         let greeting = Greeting { receives: RECEIVES, receive_bytes: RECEIVE_BYTES, provider, name };
         match send(&self.socket, &greeting.encode()?, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)? {
             GREETING_BYTES => Ok(()),
@@ -155,6 +166,10 @@ impl FabricWire {
 
     /// Reads the other side's greeting; the side that connected answers it. True if anything moved.
     fn get_acquainted(&mut self) -> io::Result<bool> {
+        if self.is_meeting() {
+            self.is_standing = self.go_on_meeting()?;
+            return Ok(self.is_standing);
+        }
         let mut bytes = [0; GREETING_BYTES];
         let len = GREETING_BYTES - self.greeting.len();
         match recv(&self.socket, &mut bytes[..len], RecvFlags::DONTWAIT) {
@@ -166,10 +181,9 @@ impl FabricWire {
             Err(errno) => return Err(errno.into()),
         }
         let Ok(whole) = <&[u8; GREETING_BYTES]>::try_from(self.greeting.as_slice()) else { return Ok(true) };
-        let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
         let theirs = Greeting::decode(whole)
             .ok_or_else(|| invalid("the other side does not greet as pmof over libfabric does".to_owned()))?;
-        let ours = self.opened.name();
+        let ours = self.opened.spoken_name();
         if theirs.provider != ours {
             let what = format!(
                 "the other side's provider is {}, this side's is {ours}: name one by fabric+PROVIDER",
@@ -177,24 +191,12 @@ impl FabricWire {
             );
             return Err(invalid(what));
         }
-        if self.is_initiator {
-            let own = self.own_address().ok_or(Errno::NOTCONN)?;
-            let endpoint = self.opened.endpoint(own.ip()).map_err(io::Error::other)?;
-            self.open_lane(endpoint)?;
-        }
-        if let Some(lane) = &mut self.lane {
-            lane.stream.set_room(theirs.receives, theirs.receive_bytes);
-            lane.endpoint().lock().set_peer(&theirs.name).map_err(io::Error::other)?;
-        }
-        if self.is_initiator {
-            self.greet()?;
-        }
-        self.is_standing = true;
+        self.is_standing = self.meet(theirs)?;
         Ok(true)
     }
 
     /// Whether the other side's process is there.
-    fn look_at_socket(&mut self) -> io::Result<()> {
+    pub(super) fn look_at_socket(&mut self) -> io::Result<()> {
         self.looks_at_socket = false;
         if self.is_gone {
             return Ok(());
@@ -287,6 +289,10 @@ impl FabricWire {
     }
 }
 
+pub(super) fn invalid(what: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
 /// Where an operation on a region begins, where it goes direct.
 fn place_of(region: &RemoteRegion, offset: u64) -> Option<RemoteAddress> {
     match region.direct() {
@@ -374,7 +380,7 @@ impl Wire for FabricWire {
             return;
         }
         let has_waiting = self.lane.as_ref().is_some_and(|lane| lane.items.has_waiting());
-        if self.sleeping.has_queue() && !has_waiting {
+        if self.sleeping.has_queue() && !has_waiting && !self.is_meeting() {
             for _ in 0..SLEEP_TRIES {
                 let may_sleep = self.lane.as_ref().is_none_or(|lane| lane.endpoint().lock().may_sleep());
                 if may_sleep {
@@ -388,8 +394,8 @@ impl Wire for FabricWire {
                 let _ = self.take_in();
             }
         }
-        // Before the endpoint is there, the socket tells.
-        let naps = self.lane.is_some().then_some(self.naps);
+        // Before the other side has greeted, the socket tells.
+        let naps = (self.lane.is_some() || self.is_meeting()).then_some(self.naps);
         self.naps += 1;
         self.sleeping.wake_after(naps);
     }

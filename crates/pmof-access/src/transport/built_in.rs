@@ -1,8 +1,8 @@
 //! The transports that are built in.
 
-use std::sync::Arc;
+use std::{net::IpAddr, sync::Arc};
 
-use super::{Opening, VerbsOptions};
+use super::{DeviceChoice, Opening, VerbsOptions};
 use crate::{FabricProvider, SetupError, Transport, shm, wire::tcp};
 
 /// Opens a transport with its defaults: for verbs the only RDMA device of this machine.
@@ -11,8 +11,17 @@ pub(crate) fn open(transport: Transport) -> Result<Arc<dyn Opening>, SetupError>
         Transport::Tcp => Ok(Arc::new(tcp::Tcp)),
         Transport::Shm => Ok(Arc::new(shm::Shm::default())),
         Transport::Verbs => open_verbs(&VerbsOptions::default()),
-        Transport::Fabric(provider) => open_fabric(provider),
+        Transport::Fabric(provider) => open_fabric(provider, None),
         Transport::Rds => open_rds(),
+    }
+}
+
+/// Opens a transport at an address of this machine: the device that has it, where the transport has devices.
+pub(crate) fn open_at(transport: Transport, local: IpAddr) -> Result<Arc<dyn Opening>, SetupError> {
+    match transport {
+        Transport::Verbs => open_verbs(&VerbsOptions { device: DeviceChoice::Local(local), ..VerbsOptions::default() }),
+        Transport::Fabric(provider) => open_fabric(provider, Some(local)),
+        Transport::Tcp | Transport::Shm | Transport::Rds => open(transport),
     }
 }
 
@@ -30,13 +39,13 @@ pub(crate) fn open_verbs(_options: &VerbsOptions) -> Result<Arc<dyn Opening>, Se
 
 /// Opens a provider of libfabric.
 #[cfg(feature = "fabric")]
-fn open_fabric(provider: FabricProvider) -> Result<Arc<dyn Opening>, SetupError> {
-    Ok(crate::fabric::LibFabric::open(provider)?)
+fn open_fabric(provider: FabricProvider, local: Option<IpAddr>) -> Result<Arc<dyn Opening>, SetupError> {
+    Ok(crate::fabric::LibFabric::open(provider, local)?)
 }
 
 /// Says that there are none.
 #[cfg(not(feature = "fabric"))]
-fn open_fabric(provider: FabricProvider) -> Result<Arc<dyn Opening>, SetupError> {
+fn open_fabric(provider: FabricProvider, _: Option<IpAddr>) -> Result<Arc<dyn Opening>, SetupError> {
     Err(SetupError::NotBuilt { transport: Transport::Fabric(provider), feature: "fabric" })
 }
 

@@ -203,13 +203,12 @@ pub(crate) fn what_is_discarded_does_not_come<F: Fabric>() {
 
 /// 64 connections, each with a place of its own, on one queue at each side.
 fn many_connections<F: Fabric>(initiator_queue: QueueOptions, target_queue: QueueOptions) {
-    const CONNECTIONS: u64 = 64;
     const WRITES: u64 = 16;
     let fabric = F::new();
     let setup = Setup { initiator_queue, target_queue, ..Setup::default() };
     let pair = fabric.pair_with(&setup);
-    let (memory, remote) = region(&pair.target.peer, CONNECTIONS * WRITES * 8, Access::all());
-    let ends: Vec<_> = (0..CONNECTIONS)
+    let (memory, remote) = region(&pair.target.peer, F::CONNECTIONS * WRITES * 8, Access::all());
+    let ends: Vec<_> = (0..F::CONNECTIONS)
         .map(|_| join(&pair.initiator.peer, &pair.initiator.queue, &pair.listener, &pair.target.queue, &setup))
         .collect();
     let mut awaited = BTreeMap::new();
@@ -230,7 +229,7 @@ fn many_connections<F: Fabric>(initiator_queue: QueueOptions, target_queue: Queu
         assert_eq!(awaited.remove(&done.connection), Some(done.ticket));
         done.outcome.unwrap();
     }
-    for offset in (0..CONNECTIONS * WRITES * 8).step_by(8) {
+    for offset in (0..F::CONNECTIONS * WRITES * 8).step_by(8) {
         assert_eq!(content(&memory, offset, 8), (offset + 1).to_le_bytes());
     }
 }

@@ -21,6 +21,9 @@ pub(crate) trait Fabric {
     /// An outcome of an operation is known also where a later one breaks the connection.
     const ACKNOWLEDGES_EACH: bool = false;
 
+    /// Connections that a machine has memory for.
+    const CONNECTIONS: u64 = 64;
+
     /// Whether this machine has it. Where it does not, the reason is reported.
     fn is_there() -> bool {
         true

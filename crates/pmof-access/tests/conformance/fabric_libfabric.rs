@@ -19,7 +19,11 @@ use crate::{
 
 /// Whether this machine's library has the provider.
 fn has(provider: FabricProvider) -> bool {
-    match Peer::open(Transport::Fabric(provider)) {
+    is_opened(provider, Peer::open(Transport::Fabric(provider)))
+}
+
+fn is_opened(provider: FabricProvider, opened: Result<Peer, SetupError>) -> bool {
+    match opened {
         Ok(_) => true,
         Err(error @ SetupError::Fabric(_)) => {
             skip_report::skipped!("{}: {error}", provider.scheme());
@@ -45,8 +49,52 @@ fn forge(descriptor: &mut Descriptor) {
     }
 }
 
+/// One end of the test bed's wire.
+#[cfg(feature = "device-tests")]
+fn end(name: &str) -> std::net::IpAddr {
+    let text = std::env::var(name)
+        .unwrap_or_else(|_| panic!("{name} names no end of a wire; run this in the test bed's machine"));
+    text.parse().unwrap_or_else(|error| panic!("{name} is no address: {error}"))
+}
+
+/// Endpoints of the loopback interface.
+macro_rules! loopback {
+    ($provider:ident) => {
+        fn peer(&self) -> Peer {
+            Peer::open(Transport::Fabric(FabricProvider::$provider)).unwrap()
+        }
+
+        fn is_there() -> bool {
+            has(FabricProvider::$provider)
+        }
+    };
+}
+
+/// Endpoints of devices at the two ends of a wire.
+#[cfg(feature = "device-tests")]
+macro_rules! wire {
+    ($provider:ident) => {
+        fn peer(&self) -> Peer {
+            Peer::open_at(Transport::Fabric(FabricProvider::$provider), end("PMOF_WIRE_A")).unwrap()
+        }
+
+        fn target(&self) -> Peer {
+            Peer::open_at(Transport::Fabric(FabricProvider::$provider), end("PMOF_WIRE_B")).unwrap()
+        }
+
+        fn listen_address(&self) -> Location {
+            SocketAddr::new(end("PMOF_WIRE_B"), 0).into()
+        }
+
+        fn is_there() -> bool {
+            let provider = FabricProvider::$provider;
+            is_opened(provider, Peer::open_at(Transport::Fabric(provider), end("PMOF_WIRE_A")))
+        }
+    };
+}
+
 macro_rules! provider {
-    ($($fabric:ident: $provider:ident),+) => {
+    ($($fabric:ident: $provider:ident at $place:ident $connections:literal),+) => {
         $(pub(crate) struct $fabric {
             start: Instant,
         }
@@ -56,17 +104,12 @@ macro_rules! provider {
             const SERVED_BY_CPU: bool = false;
             const BINDS_DIRECT_WAY: bool = false;
             const ACKNOWLEDGES_EACH: bool = true;
+            const CONNECTIONS: u64 = $connections;
 
-            fn is_there() -> bool {
-                has(FabricProvider::$provider)
-            }
+            $place! { $provider }
 
             fn new() -> Self {
                 Self { start: Instant::now() }
-            }
-
-            fn peer(&self) -> Peer {
-                Peer::open(Transport::Fabric(FabricProvider::$provider)).unwrap()
             }
 
             fn forge_key(descriptor: &mut Descriptor) {
@@ -109,7 +152,13 @@ macro_rules! provider {
     };
 }
 
-provider! { FabricTcp: Tcp, FabricNet: Net }
+provider! {
+    FabricTcp: Tcp at loopback 64, FabricNet: Net at loopback 64, FabricTcpMsg: TcpConnected at loopback 64
+}
+
+// The layer `ofi_rxm` takes many MiB of each endpoint.
+#[cfg(feature = "device-tests")]
+provider! { FabricVerbs: Verbs at wire 8, FabricVerbsMsg: VerbsConnected at wire 64 }
 
 /// Other errors than those that a missing library or provider gives.
 #[test]
@@ -146,18 +195,81 @@ fn regions_are_reached_directly_and_flushed_by_message() {
 
 /// A domain has addresses of one family.
 #[test]
-fn ipv6_is_refused_with_the_reason() {
+fn the_other_family_is_refused_with_the_reason() {
     if !has(FabricProvider::Tcp) {
         return;
     }
     let peer = FabricTcp::new().peer();
     let here = SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 0));
     let error = peer.listen(here, listen_options()).expect_err("it is refused");
-    assert!(matches!(&error, SetupError::Listen { source, .. } if source.to_string().contains("IPv6")), "{error:?}");
+    assert!(
+        matches!(&error, SetupError::Listen { source, .. } if source.to_string().contains("for IPv4")),
+        "{error:?}"
+    );
     let queue = peer.completion_queue(threaded()).unwrap();
     let to = "fabric+tcp://[::1]:1".parse().unwrap();
     let error = peer.connect(&to, &queue, &pmof_access::ConnectOptions::default()).expect_err("it is refused");
-    assert!(matches!(&error, ConnectError::Unreachable { why, .. } if why.contains("IPv6")), "{error:?}");
+    assert!(matches!(&error, ConnectError::Unreachable { why, .. } if why.contains("for IPv4")), "{error:?}");
+}
+
+/// A peer that is opened at, or towards, an address of IPv6 has such addresses.
+#[test]
+fn ipv6_connects() {
+    let here = SocketAddr::from(([0, 0, 0, 0, 0, 0, 0, 1], 0));
+    if TcpListener::bind(here).is_err() {
+        skip_report::skipped!("this machine has no IPv6");
+        return;
+    }
+    for provider in [FabricProvider::Tcp, FabricProvider::TcpConnected] {
+        if !has(provider) {
+            continue;
+        }
+        let target = Peer::open_at(Transport::Fabric(provider), here.ip()).unwrap();
+        assert_eq!(target.local_address(), Some(here.ip()));
+        let serving = target.completion_queue(threaded()).unwrap();
+        let listener = target.listen(here, listen_options()).unwrap();
+        let address = format!("{}://{}", provider.scheme(), listener.local_address()).parse().unwrap();
+        let initiator = Peer::towards(&address, None).unwrap();
+        assert_eq!(initiator.local_address(), Some(here.ip()));
+        let queue = initiator.completion_queue(threaded()).unwrap();
+        let (connection, _there) = join(&initiator, &queue, &listener, &serving, &Setup::default());
+        let (memory, remote) = region(&target, 4096, Access::all());
+        let ticket = connection.write(&remote, 8, b"six").unwrap();
+        queue.wait_for(connection.id(), ticket, LONG).unwrap().outcome.unwrap();
+        let mut seen = [0; 3];
+        memory.read(8, &mut seen).unwrap();
+        assert_eq!(&seen, b"six");
+    }
+}
+
+/// A host's name that stands for nothing.
+#[test]
+fn a_name_without_addresses_is_named() {
+    let address = "fabric+tcp://nowhere.invalid:7000".parse().unwrap();
+    let error = Peer::towards(&address, None).expect_err("there is no such host");
+    assert!(matches!(&error, ConnectError::Resolve { host, .. } if host.contains("nowhere.invalid")), "{error:?}");
+}
+
+/// Who finds the target's endpoint without having greeted is turned down; and who greeted for datagram endpoints is told.
+#[test]
+fn kinds_of_endpoints_do_not_mix() {
+    if !has(FabricProvider::TcpConnected) || !has(FabricProvider::Tcp) {
+        return;
+    }
+    let target = FabricTcpMsg::new().peer();
+    let initiator = Peer::open_at(Transport::Fabric(FabricProvider::Tcp), [127, 0, 0, 1].into()).unwrap();
+    let queue = initiator.completion_queue(threaded()).unwrap();
+    let listener = target.listen(FabricTcpMsg::new().listen_address(), listen_options()).unwrap();
+    let to = format!("fabric+tcp://{}", listener.local_address()).parse().unwrap();
+    let error = std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| initiator.connect(&to, &queue, &pmof_access::ConnectOptions::default()));
+        while !connecting.is_finished() {
+            assert!(listener.next_request(Duration::from_millis(5)).unwrap().is_none());
+        }
+        connecting.join().unwrap().expect_err("they do not understand each other")
+    });
+    let text = format!("{error} {:?}", std::error::Error::source(&error).map(ToString::to_string));
+    assert!(text.contains("/msg") && text.contains("fabric+PROVIDER"), "{text}");
 }
 
 /// Who greets otherwise is dropped; the listener serves the next one.
@@ -290,4 +402,53 @@ fn a_write_that_is_under_way_outlives_its_region() {
         under_way.pair.target.queue.poll();
         assert!(start.elapsed() < LONG, "it goes on");
     }
+}
+
+/// Runs without `FI_MR_CACHE_MAX_COUNT=0`: what the provider keeps registered nobody could take away from a peer.
+#[cfg(feature = "device-tests")]
+#[test]
+fn with_a_cache_verbs_is_refused() {
+    let error = Peer::open_at(Transport::Fabric(FabricProvider::VerbsConnected), end("PMOF_WIRE_A"));
+    let error = error.expect_err("the provider caches registrations").to_string();
+    assert!(error.contains("FI_MR_CACHE_MAX_COUNT=0"), "{error}");
+}
+
+/// Runs without `FI_UNIVERSE_SIZE=32`: soft-RoCE has no queue for 256 peers.
+#[cfg(feature = "device-tests")]
+#[test]
+fn with_many_peers_a_queue_is_too_long() {
+    let fabric = FabricVerbs::new();
+    let (initiator, target) = (fabric.peer(), fabric.target());
+    let queue = initiator.completion_queue(threaded()).unwrap();
+    let listener = target.listen(fabric.listen_address(), listen_options()).unwrap();
+    let to = format!("fabric+verbs://{}", listener.local_address()).parse().unwrap();
+    let _connecting = std::thread::spawn(move || {
+        let _ = initiator.connect(&to, &queue, &pmof_access::ConnectOptions::default());
+    });
+    let error = listener.next_request(LONG).expect_err("there is no such queue");
+    let text = pmof_mem::causes(&error).to_string();
+    assert!(text.contains("FI_UNIVERSE_SIZE=256") && text.contains("set FI_UNIVERSE_SIZE=32"), "{text}");
+}
+
+/// Runs without `FI_OFI_RXM_USE_SRX=1`.
+#[cfg(feature = "device-tests")]
+#[test]
+fn with_receives_of_its_own_rxm_is_refused() {
+    let error = Peer::open_at(Transport::Fabric(FabricProvider::Verbs), end("PMOF_WIRE_A"));
+    let error = error.expect_err("it would use what was freed").to_string();
+    assert!(error.contains("FI_OFI_RXM_USE_SRX=1") && error.contains("fabric+verbs-msg"), "{error}");
+}
+
+/// A device serves its own addresses: a peer of another one says so.
+#[cfg(feature = "device-tests")]
+#[test]
+fn on_the_wire_another_device_is_named() {
+    let target = Peer::open(Transport::Fabric(FabricProvider::VerbsConnected)).unwrap();
+    let listener = target.listen(SocketAddr::new(end("PMOF_WIRE_B"), 0), listen_options()).unwrap();
+    let _client = TcpStream::connect(listener.local_address().socket_address().unwrap()).unwrap();
+    let error = listener.next_request(LONG).expect_err("the first device is another one").to_string();
+    assert!(
+        error.contains("belongs to rxe1") && error.contains("rxe0 is open: open the peer at that address"),
+        "{error}"
+    );
 }

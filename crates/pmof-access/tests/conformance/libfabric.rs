@@ -1,4 +1,5 @@
-//! The conformance suite over libfabric's providers tcp and net. Skipped, with the reason, where the library is not installed.
+//! The conformance suite over libfabric's providers tcp and net, and with the feature `device-tests` verbs. Skipped, with the reason,
+//! where the library is not installed.
 
 mod completions;
 mod connecting;
@@ -17,4 +18,10 @@ mod suite;
 mod support;
 mod transfers;
 
-suite::suite!([fabric_tcp: FabricTcp, fabric_net: FabricNet]);
+suite::suite!([fabric_tcp: FabricTcp, fabric_net: FabricNet, fabric_tcp_msg: FabricTcpMsg]);
+
+/// Where there are RDMA devices: `cargo xtask vm test` brings some.
+#[cfg(feature = "device-tests")]
+mod on_devices {
+    crate::suite::suite!([fabric_verbs: FabricVerbs, fabric_verbs_msg: FabricVerbsMsg]);
+}

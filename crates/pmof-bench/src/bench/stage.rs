@@ -172,9 +172,13 @@ impl Stage {
     pub(super) fn no_floor(&self) -> Option<&'static str> {
         match (self.reach.transport, &self.device) {
             (TransportName::Rds, _) => Some("this command has no bare program of RDS"),
-            (TransportName::Fabric | TransportName::FabricVerbs, _) => {
-                Some("this command has a bare program only of libfabric's providers tcp and net")
-            }
+            (
+                TransportName::Fabric
+                | TransportName::FabricTcpConnected
+                | TransportName::FabricVerbs
+                | TransportName::FabricVerbsConnected,
+                _,
+            ) => Some("this command has a bare program only of libfabric's providers tcp and net"),
             (_, Some(_)) => Some("the pool takes all of the device"),
             _ => None,
         }

@@ -5,8 +5,8 @@ use std::{env, error::Error, fmt, net::IpAddr, path::Path, process::ExitCode, sy
 
 use pmof::{
     access::{
-        Address, ConnectOptions, Connection, ConnectionEvent, ConnectionRequest, DeviceChoice, ListenOptions, Listener,
-        Medium, Memory, Outcome, Peer, Ticket, Transport, VerbsOptions,
+        Address, ConnectOptions, Connection, ConnectionEvent, ConnectionRequest, ListenOptions, Listener, Medium,
+        Memory, Outcome, Peer, Ticket,
     },
     causes,
     mem::MemError,
@@ -107,11 +107,8 @@ impl Arguments {
         let locations = self.address.resolve().map_err(|why| format!("cannot resolve {}: {why}", self.address))?;
         let location = locations.into_iter().next().ok_or("the name has no address")?;
         let peer = match location.socket_address() {
-            Some(address) if self.address.transport == Transport::Verbs => {
-                let device = DeviceChoice::Local(address.ip());
-                Peer::open_verbs(&VerbsOptions::default().device(device))?
-            }
-            _ => Peer::open(self.address.transport)?,
+            Some(address) => Peer::open_at(self.address.transport, address.ip())?,
+            None => Peer::open(self.address.transport)?,
         };
         let options = ListenOptions::default().trust_network(self.trust_network);
         let listener = peer.listen(location, options)?;

@@ -55,7 +55,8 @@ fn peer(job: &Job, transport: TransportName, place: &Location) -> Result<Peer> {
             let options = VerbsOptions::default().device(device).inbound_declared(job.direct_write);
             Ok(Peer::open_verbs(&options)?)
         }
-        _ => Ok(Peer::open(transport.transport())?),
+        Some(local) => Ok(Peer::open_at(transport.transport(), local.ip())?),
+        None => Ok(Peer::open(transport.transport())?),
     }
 }
 
