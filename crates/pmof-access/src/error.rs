@@ -12,7 +12,7 @@ use crate::address::{Location, Transport};
 #[non_exhaustive]
 pub enum SetupError {
     /// The address cannot be listened on.
-    #[error("cannot listen on {address}; {}", listen_mend(address))]
+    #[error("cannot listen on {address}; {}", listen_mend(address, source))]
     Listen {
         /// The address.
         address: Location,
@@ -215,8 +215,11 @@ pub enum RegisterError {
     Device(#[from] pmof_verbs::RegisterError),
 }
 
-fn listen_mend(address: &Location) -> &'static str {
+fn listen_mend(address: &Location, source: &io::Error) -> &'static str {
     match address {
+        Location::Ip(_) if source.kind() == io::ErrorKind::AddrNotAvailable => {
+            "no interface of this machine has the address: name one that `ip address` lists"
+        }
         Location::Ip(_) => "choose another port, or 0 for a free one",
         Location::Path(_) => "name a socket in a directory that exists and is this user's own",
     }

@@ -6,7 +6,7 @@ use anyhow::Context;
 use clap::error::ErrorKind;
 use pmof::{Durability, Pool, PoolOptions, PoolUrl, Receipt, Waiting, causes, replica::PoolUrlError};
 use pmof_console::{
-    output::{self, ReceiptReport, with_mend},
+    output::{self, ReceiptReport, complain, with_mend},
     reach::ConnectArgs,
     words::{Level, MethodName, parsed},
 };
@@ -188,9 +188,9 @@ pub(crate) fn run(args: &CpArgs) -> anyhow::Result<()> {
     };
     let copied = copied.with_context(|| format!("cannot copy {} to {}", args.source, args.destination))?;
     if let Some(written) = &copied.written {
-        eprintln!(
+        complain(&format!(
             "pmof cp: warning: {written}: the copy is no moment of the pool, and may be of no use; `pmof pool export` and --at-point have one"
-        );
+        ));
     }
     let seconds = start.elapsed().as_secs_f64();
     let mib_per_s = copied.moved_bytes as f64 / f64::from(1 << 20) / seconds;

@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use pmof_console::failure::Failure;
+use pmof_console::{failure::Failure, output::complain};
 
 use crate::{backup::format::FormatError, copy::error::CopyError, unequal::Unequal};
 
@@ -34,16 +34,16 @@ pub(crate) fn tell(name: &str, error: &anyhow::Error, exit_code: u8) {
     if wants_json() {
         Failure::new(error.as_ref(), exit_code).print();
     } else {
-        eprintln!("{name}: {error:#}");
+        complain(&format!("{name}: {error:#}"));
     }
 }
 
 /// Says what whoever operates a pool has to know of a command that succeeds.
 pub(crate) fn warn(warning: &str) {
     if wants_json() {
-        eprintln!("{}", serde_json::json!({ "warning": warning }));
+        complain(&serde_json::json!({ "warning": warning }).to_string());
     } else {
-        eprintln!("pmof: warning: {warning}");
+        complain(&format!("pmof: warning: {warning}"));
     }
 }
 

@@ -119,7 +119,7 @@ pub fn rpmemd() -> ExitCode {
 
 /// Reports a failure and returns `code`.
 fn end(name: &str, done: anyhow::Result<()>, code: u8) -> ExitCode {
-    match done {
+    match done.and_then(|()| pmof_console::output::check_printed()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             let code = if failure::is_difference(&error) { failure::DIFFERS } else { code };

@@ -1,12 +1,13 @@
 //! Targets as child processes, for the commands that kill some.
 
 use std::{
-    io::{BufRead, BufReader},
+    io::{self, BufRead, BufReader, Read as _},
     path::Path,
     process::{Child, Command, Stdio},
+    thread,
 };
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
 use crate::interrupt::{KilledOnSignal, TemporaryDirectory};
@@ -50,15 +51,24 @@ impl Target {
             .args(more)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
             .spawn()
             .context("cannot start a target")?;
         let output = child.stdout.take().context("the target has no output")?;
+        let mut errors = child.stderr.take().context("the target has no standard error")?;
         let mut target =
             Self { on_signal: KilledOnSignal::new(&child), child, address: String::new(), _socket: socket };
         let mut line = String::new();
         BufReader::new(output).read_line(&mut line).context("cannot read from the target")?;
-        let address = line.trim_end().strip_prefix("ready ");
-        target.address += address.context("the target did not start; its error is printed above")?;
+        let Some(address) = line.trim_end().strip_prefix("ready ") else {
+            let mut said = String::new();
+            let _ = errors.read_to_string(&mut said);
+            let said = said.trim().trim_start_matches("pmof: ");
+            bail!("the target did not start: {}", if said.is_empty() { "it said nothing" } else { said });
+        };
+        target.address += address;
+        // What it says from here on is for whoever looks.
+        thread::Builder::new().spawn(move || io::copy(&mut errors, &mut io::stderr()))?;
         Ok(target)
     }
 

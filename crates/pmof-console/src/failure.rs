@@ -4,6 +4,8 @@ use std::error::Error;
 
 use serde::{Deserialize, Serialize};
 
+use crate::output::complain;
+
 /// An error, as one JSON object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Failure {
@@ -38,7 +40,7 @@ impl Failure {
     pub fn print(&self) {
         // Strings and a number have a form in JSON.
         let object = serde_json::to_string(self).unwrap_or_default();
-        eprintln!("{object}");
+        complain(&object);
     }
 }
 

@@ -1,6 +1,9 @@
 //! What commands print: results, errors, receipts and sizes.
 
-use std::io::{self, Write};
+use std::{
+    io::{self, Write},
+    sync::OnceLock,
+};
 
 use pmof::{
     Durability, Flushed, Pool, PoolError, PoolOptions, PoolRefusal, PoolUrl, Promise, Receipt, ReplicaError,
@@ -12,13 +15,35 @@ use serde::Serialize;
 #[cfg(test)]
 mod tests;
 
+/// What the first error was that lost some of the output.
+static LOST: OnceLock<io::ErrorKind> = OnceLock::new();
+
 /// Prints `text`. A reader that closed its end, as `head` does, has seen what it wanted.
 pub fn print(text: &str) -> io::Result<()> {
     let mut output = io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        other => other,
+        Err(error) => {
+            LOST.get_or_init(|| error.kind());
+            Err(error)
+        }
+        Ok(()) => Ok(()),
     }
+}
+
+/// Fails where something that was to be printed is lost, on a full disk such as it may be.
+pub fn check_printed() -> anyhow::Result<()> {
+    match LOST.get() {
+        None => Ok(()),
+        Some(kind) => anyhow::bail!(
+            "what was printed is not whole, although all else is done: standard output took no more ({kind})"
+        ),
+    }
+}
+
+/// Prints a line to standard error. Where nobody can read it, the exit status says enough.
+pub fn complain(line: &str) {
+    let _ = writeln!(io::stderr(), "{line}");
 }
 
 /// Prints a line for people. That nobody can read it is no reason to stop: what counts is done, and told by the exit

@@ -69,7 +69,8 @@ fn time_in(text: &str, range: &RangeInclusive<Duration>) -> Result<Duration, Str
 /// # Errors
 /// What a size looks like.
 pub fn size(text: &str) -> Result<u64, String> {
-    bytes_of_size(text).map_err(|why| format!("{why}: a size is a whole number and nothing, K, M, G or T, such as 64M"))
+    bytes_of_size(&text.to_ascii_uppercase())
+        .map_err(|why| format!("{why}: a size is a whole number and nothing, K, M, G or T, such as 64M"))
 }
 
 /// A value parser for sizes of a range, in bytes.
@@ -221,7 +222,8 @@ mod tests {
     #[test]
     fn sizes_have_suffixes() {
         assert_eq!((size("0"), size("64K"), size("1G")), (Ok(0), Ok(64 << 10), Ok(1 << 30)));
-        for text in ["", "-1", "1.5G", "1g", "K", "8388608T"] {
+        assert_eq!((size("4k"), size("1g")), (Ok(4096), Ok(1 << 30)));
+        for text in ["", "-1", "1.5G", "1kb", "K", "8388608T"] {
             assert!(size(text).is_err(), "{text}");
         }
         let small = sizes::<u16>(1..=1 << 20);

@@ -11,7 +11,7 @@ use std::{
 
 use anyhow::Context;
 use pmof::{Durability, Pool, PoolUrl, causes, mem::MemError};
-use pmof_console::output::with_mend;
+use pmof_console::output::{complain, with_mend};
 use pmof_pool::{NATIVE_MAGIC, part_header};
 
 use super::{
@@ -45,7 +45,7 @@ pub(super) fn download(url: &PoolUrl, destination: &Path, args: &CpArgs) -> anyh
     let quiet = args.at_point.is_none().then(|| Quiet::begin(options)).transpose().map_err(with_mend)?;
     let degraded = Degraded::of(&pool, args.min_replicas.is_some());
     if let Some(degraded) = &degraded {
-        eprintln!("pmof cp: {degraded}");
+        complain(&format!("pmof cp: {degraded}"));
     }
     let size_bytes = pool.len_bytes();
     let len_bytes = mark::decode(&pool.user_flags()).unwrap_or(size_bytes);
