@@ -356,6 +356,71 @@ fn a_signal_ends_the_servers_of_peers_and_leaves_nothing() {
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
 }
 
+/// nbdkit asks the kernel for SIGTERM, which a stopped process does not see.
+#[test]
+fn a_command_that_is_killed_leaves_no_server_of_a_peer() {
+    if !is_installed("nbdkit") || !is_installed("redis-server") {
+        skip_report::skipped!("no nbdkit or redis-server here: cargo xtask peers");
+        return;
+    }
+    let directory = tmpfs();
+    let mut command = command(&directory, "latency --time 60s --rounds 60 --peers=nbdkit-tcp,nbdkit-unix,redis-aof");
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let servers = || [children(child.id(), "nbdkit"), children(child.id(), "redis-server")].concat();
+    wait_until("three servers run", || servers().len() == 3);
+    let servers = servers();
+    std::thread::sleep(Duration::from_millis(300));
+    kill("-KILL", child.id());
+    child.wait().unwrap();
+    wait_until("the servers end", || servers.iter().all(|server| !is_alive(*server)));
+}
+
+/// A result that a full disk took is no success; nor is an error that nobody can read a crash.
+#[test]
+fn output_that_is_lost_is_a_failure_and_a_lost_error_no_crash() {
+    let full = || std::fs::File::options().write(true).open("/dev/full").unwrap();
+    for json in ["", " --json"] {
+        let directory = tmpfs();
+        let mut command = command(&directory, &format!("latency --count 5 --rounds 2{json}"));
+        let output = command.stdout(full()).output().unwrap();
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{error}");
+        assert!(error.contains("no storage space") || error.contains("No space left"), "{error}");
+    }
+    for json in ["", " --json"] {
+        let directory = tmpfs();
+        let mut command = command(&directory, &format!("latency --device /no/such{json}"));
+        assert_eq!(command.stderr(full()).stdout(Stdio::null()).status().unwrap().code(), Some(1));
+    }
+}
+
+/// One object that names the address, and nothing beside it.
+#[test]
+fn a_target_that_cannot_start_is_told_with_its_reason() {
+    let output = bench(&tmpfs(), "latency --address 203.0.113.7 --json");
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!((output.status.code(), error.lines().count()), (Some(1), 1), "{error}");
+    let error: Value = serde_json::from_str(&error).unwrap();
+    let message = error["error"]["message"].as_str().unwrap();
+    for part in ["did not start", "203.0.113.7:0", "`ip address`"] {
+        assert!(message.contains(part), "{part}: {message}");
+    }
+}
+
+/// The other operations wait for those that are late; a visible write to a file has no fdatasync in its floor.
+#[test]
+fn a_rate_that_is_not_kept_is_told_and_a_visible_write_has_a_visible_floor() {
+    let report = json(&tmpfs(), "latency --rate 1000000 --count 200 --rounds 2");
+    assert_eq!(report["rate_is_kept"], false);
+    let report = json(&tmpfs(), "latency --rate 10 --count 6 --rounds 2");
+    assert_eq!(report["rate_is_kept"], true, "{}", report["operations_per_s"]);
+    let output = bench(&tmpfs(), "latency --rate 1000000 --count 200 --rounds 2");
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains(" of 1000000 operations a second ended"), "{text}");
+    let report = json(&disk(), "latency --medium file --mode visible --count 100 --rounds 2");
+    assert!(report["ratio_p50"].as_f64().unwrap() > 0.3, "{}", report["ratio_p50"]);
+}
+
 fn is_alive(process: u32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))

@@ -277,6 +277,23 @@ fn assert_refused(file: &Path, reasons: &[&str]) {
     assert!(output.stdout.is_empty());
 }
 
+/// Before anybody listens or waits.
+#[test]
+fn what_cannot_end_well_is_not_begun() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("memory");
+    fs::write(&file, vec![0; 1 << 20]).unwrap();
+    let options = format!("filename={}\nnumjobs=2", file.display());
+    assert_refused(
+        &server_file(directory.path(), "apm", 1, &options),
+        &["[server]", "2 times size=1048576", "the 1048576 bytes"],
+    );
+    let client = client_file(directory.path(), "apm", 1, "rw=write");
+    let output = pmof().arg(&client).args(["--output", "/no/such/place.json"]).output().unwrap();
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(error.contains("cannot write /no/such/place.json"), "{error}");
+}
+
 #[test]
 fn wrong_files_say_which_line_and_why() {
     let directory = tempfile::tempdir().unwrap();

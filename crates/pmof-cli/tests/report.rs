@@ -185,6 +185,18 @@ fn an_output_that_cannot_be_written_is_said_before_anything_is_measured() {
 
 /// Files may have 1 KiB: less than a cell takes, as on a disk that is full.
 #[test]
+fn cells_are_listed_and_a_part_of_no_name_is_refused_before_anything_is_made() {
+    let directory = directory();
+    let output = directory.path().join("report");
+    let listed = report(&output, &["--list"]);
+    let text = String::from_utf8_lossy(&listed.stdout);
+    assert!(listed.status.success() && text.lines().count() == 3, "{text}");
+    assert!(text.starts_with("latency-write/tcp/auto/4096\n"), "{text}");
+    assert_failed(&report(&output, &["--only", "peers-tmpfs"]), &["peers-tmpfs", "--list"]);
+    assert!(!output.exists());
+}
+
+#[test]
 fn a_full_disk_is_said_and_what_was_saved_stays() {
     let place = directory();
     let shell = format!("ulimit -f 4; exec {} \"$@\"", env!("CARGO_BIN_EXE_pmof"));

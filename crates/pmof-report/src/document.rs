@@ -98,8 +98,8 @@ pub(crate) struct Numbers {
     pub(crate) stddev_us: f64,
     pub(crate) mib_per_s: Interval,
     pub(crate) operations_per_s: f64,
-    pub(crate) initiator_cpu_us: f64,
-    pub(crate) target_cpu_us: f64,
+    /// CPU time of the initiator and of the target for each operation; not known of every contender.
+    pub(crate) cpu_us: Option<[f64; 2]>,
     /// Bytes that left the initiator for each operation, and that came to it; not known of every contender.
     pub(crate) moved_bytes: Option<[f64; 2]>,
 }
@@ -261,8 +261,7 @@ impl Numbers {
             stddev_us: of("stddev_us")?,
             mib_per_s: interval("mib_per_s")?,
             operations_per_s: of("operations_per_s")?,
-            initiator_cpu_us: of("initiator_cpu_us")?,
-            target_cpu_us: of("target_cpu_us")?,
+            cpu_us: of("initiator_cpu_us").ok().zip(of("target_cpu_us").ok()).map(<[f64; 2]>::from),
             moved_bytes: of("sent_bytes").ok().zip(of("received_bytes").ok()).map(<[f64; 2]>::from),
         })
     }

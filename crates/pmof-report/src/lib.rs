@@ -64,15 +64,19 @@ enum What {
 }
 
 #[derive(Debug, Args)]
+#[expect(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 struct MeasureArgs {
-    /// Fewer points and shorter rounds: some minutes instead of hours
+    /// Fewer points and shorter rounds: about three minutes for each transport instead of hours
     #[arg(long)]
     quick: bool,
     /// A directory for the report, which is made; or the name of its page, such as runs/monday.html
     #[arg(long, value_name = "DIR|FILE", default_value = "pmof-report")]
     output: PathBuf,
+    /// Print the names of the cells, and measure nothing
+    #[arg(long, conflicts_with = "json")]
+    list: bool,
     /// Go on with the report at --output that was stopped, as it was begun
-    #[arg(long, conflicts_with_all = ["quick", "transports", "address", "source", "only", "time", "rounds", "initiator_cpu", "target_cpu"])]
+    #[arg(long, conflicts_with_all = ["quick", "list", "transports", "address", "source", "only", "time", "rounds", "initiator_cpu", "target_cpu"])]
     resume: bool,
     /// What carries the bytes; several, with commas between them
     #[arg(long, value_enum, value_delimiter = ',', value_name = "TRANSPORT", default_values_t = MEASURED)]
@@ -103,10 +107,6 @@ struct MeasureArgs {
     json: bool,
 }
 
-/// What keeps a quick report of two transports below six minutes on two CPUs; six rounds give 95 % confidence.
-const QUICK_SECONDS: f64 = 0.25;
-const QUICK_ROUNDS: u64 = 7;
-
 impl MeasureArgs {
     fn plan(&self) -> Plan {
         let mut transports: Vec<String> = Vec::new();
@@ -115,14 +115,15 @@ impl MeasureArgs {
                 transports.push(transport);
             }
         }
+        let (seconds, rounds) = matrix::extent(self.quick);
         Plan {
             quick: self.quick,
             transports,
             address: self.address,
             source: self.source,
             only: self.only.clone(),
-            seconds: self.time.map_or(if self.quick { QUICK_SECONDS } else { 3.0 }, |time| time.as_secs_f64()),
-            rounds: self.rounds.unwrap_or(if self.quick { QUICK_ROUNDS } else { 15 }),
+            seconds: self.time.map_or(seconds, |time| time.as_secs_f64()),
+            rounds: self.rounds.unwrap_or(rounds),
             initiator_cpu: self.initiator_cpu,
             target_cpu: self.target_cpu,
         }

@@ -2,6 +2,9 @@
 
 use std::net::IpAddr;
 
+use anyhow::{Result, ensure};
+use clap::ValueEnum as _;
+use pmof_console::words::TransportName;
 use serde::{Deserialize, Serialize};
 
 use crate::document::{Floor, Interval, Numbers, Place};
@@ -184,6 +187,12 @@ impl Chart {
     }
 }
 
+/// How long each contender of a cell is measured by default, in seconds, and in how many rounds. What keeps a quick report of two transports below
+/// six minutes on two CPUs; six rounds give 95 % confidence.
+pub(crate) fn extent(quick: bool) -> (f64, u64) {
+    if quick { (0.25, 7) } else { (3.0, 15) }
+}
+
 /// Of setting up and taking down a cell.
 const SET_UP_S: f64 = 0.5;
 
@@ -195,6 +204,15 @@ const PEERS_SET_UP_S: f64 = 4.0;
 impl Plan {
     /// All cells, in the order in which they are measured and shown.
     pub(crate) fn cells(&self) -> Vec<Cell> {
+        let mut cells = self.every_cell();
+        cells.retain(|cell| {
+            self.only.is_empty() || self.only.iter().any(|part| cell.place.to_string().contains(part.as_str()))
+        });
+        cells
+    }
+
+    /// Those of all names.
+    fn every_cell(&self) -> Vec<Cell> {
         let mut cells = Vec::new();
         for chart in CHARTS {
             for transport in &self.transports {
@@ -204,10 +222,45 @@ impl Plan {
                 }
             }
         }
-        cells.retain(|cell| {
-            self.only.is_empty() || self.only.iter().any(|part| cell.place.to_string().contains(part.as_str()))
-        });
         cells
+    }
+
+    /// The options of the command that made it; those left out are as by default.
+    pub(crate) fn options(&self) -> String {
+        let mut words: Vec<String> = if self.quick { vec![" --quick".to_owned()] } else { Vec::new() };
+        let mut add = |option: &str, value: String| words.push(format!(" {option} {value}"));
+        let every: Vec<&str> = TransportName::value_variants().iter().map(|transport| transport.name()).collect();
+        if self.transports != every {
+            add("--transports", self.transports.join(","));
+        }
+        for (option, address) in [("--address", self.address), ("--source", self.source)] {
+            if let Some(address) = address {
+                add(option, address.to_string());
+            }
+        }
+        for part in &self.only {
+            add("--only", part.clone());
+        }
+        let (seconds, rounds) = extent(self.quick);
+        if (self.seconds - seconds).abs() > f64::EPSILON {
+            add("--time", format!("{}s", self.seconds));
+        }
+        if self.rounds != rounds {
+            add("--rounds", self.rounds.to_string());
+        }
+        words.concat()
+    }
+
+    /// Fails where a part of a name is in none.
+    pub(crate) fn check(&self) -> Result<()> {
+        let names: Vec<String> = self.every_cell().iter().map(|cell| cell.place.to_string()).collect();
+        let nowhere = self.only.iter().find(|part| !names.iter().any(|name| name.contains(part.as_str())));
+        ensure!(
+            nowhere.is_none(),
+            "no cell has a name that contains {}, which --only asks for: `pmof report --list` prints the names",
+            nowhere.map(String::as_str).unwrap_or_default()
+        );
+        Ok(())
     }
 
     fn wants(&self, series: &Series, transport: &str) -> bool {

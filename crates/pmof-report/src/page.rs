@@ -232,7 +232,7 @@ fn full_row(figure: &Figure, row: &Row, is_latency: bool) -> Markup {
                         }
                         Err(why) => { td colspan="2" class="why" { (why) } }
                     }
-                    td { (number(own.initiator_cpu_us)) " + " (number(own.target_cpu_us)) }
+                    td { @if let Some([initiator, target]) = own.cpu_us { (number(initiator)) " + " (number(target)) } }
                     td { @if let Some([sent, received]) = own.moved_bytes { (number(sent)) ", " (number(received)) } }
                     td { (own.samples) }
                 }

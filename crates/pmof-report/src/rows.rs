@@ -117,7 +117,7 @@ fn source(document: &Document) -> String {
     format!(
         "Measured {} with `pmof report{}`, pmof {} ({} build), on {} ({} CPUs{}), Linux {}, load {:.1} at the start.",
         document.started.get(..10).unwrap_or(&document.started),
-        if document.plan.quick { " --quick" } else { "" },
+        document.plan.options(),
         machine.pmof,
         machine.build,
         machine.cpu,
@@ -155,7 +155,8 @@ mod tests {
         let text = Rows { rows: found.clone(), source: source(&document) }.markdown();
         assert!(text.lines().count() == found.len() + 4, "{text}");
         let day = &document.started[..10];
-        assert!(text.contains(&format!("Measured {day} with `pmof report --quick`")), "{text}");
+        let command = "pmof report --quick --transports tcp,shm,verbs --time 0.45s --rounds 9";
+        assert!(text.contains(&format!("Measured {day} with `{command}`")), "{text}");
         document.cells.clear();
         assert!(rows(&document).unwrap().is_empty());
     }

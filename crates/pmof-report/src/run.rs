@@ -78,6 +78,14 @@ impl Files {
 }
 
 pub(crate) fn run(args: &MeasureArgs) -> Result<()> {
+    let plan = args.plan();
+    if !args.resume {
+        plan.check()?;
+    }
+    if args.list {
+        plan.cells().iter().for_each(|cell| say!("{}", cell.place));
+        return Ok(());
+    }
     let files = Files::at(&args.output)?;
     let media: Vec<(&str, &Path)> = MEDIA.iter().map(|(medium, parent)| (*medium, Path::new(parent))).collect();
     let machine = Machine::of_this(&media);
@@ -93,8 +101,6 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<()> {
         (journal, header, done)
     } else {
         files.check_free()?;
-        let plan = args.plan();
-        ensure!(!plan.cells().is_empty(), "no cell has a name that contains what --only asks for");
         let header = Header::new(now(), plan, machine);
         (Journal::begin(&files.journal, &header)?, header, Vec::new())
     };

@@ -107,10 +107,9 @@ fn numbers(measured: &Measured) -> Vec<String> {
     let mut put = |values: &[f64]| row.extend(values.iter().map(ToString::to_string));
     put(&[p50_us.median, p50_us.low, p50_us.high, own.p90_us, own.p99_us, own.p999_us, own.p9999_us]);
     put(&[own.max_us, own.mean_us, own.stddev_us, mib_per_s.median, mib_per_s.low, mib_per_s.high]);
-    put(&[own.operations_per_s, own.initiator_cpu_us, own.target_cpu_us]);
-    match own.moved_bytes {
-        Some(moved) => put(&moved),
-        None => row.extend([String::new(), String::new()]),
+    put(&[own.operations_per_s]);
+    for pair in [own.cpu_us, own.moved_bytes] {
+        row.extend(pair.map_or([const { String::new() }; 2], |pair| pair.map(|number| number.to_string())));
     }
     let mut put = |values: &[f64]| row.extend(values.iter().map(ToString::to_string));
     match floor {

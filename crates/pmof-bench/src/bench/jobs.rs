@@ -3,11 +3,20 @@
 //! A server job is a target with memory of its own, whose descriptor goes with each connection; a client job keeps an engine of the access
 //! layer busy. The wire is pmof's, so both ends are `pmof bench run`.
 
-use std::{fs, path::PathBuf, thread};
+use std::{
+    fs,
+    io::Write as _,
+    path::PathBuf,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+};
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
-use pmof_console::{output::say, words::TransportName};
+use pmof_console::{
+    output::{complain, say},
+    words::TransportName,
+};
 
 use super::usage::own_modes;
 use options::{IoEngine, Job};
@@ -64,6 +73,12 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
         args.transport != TransportName::Shm,
         "--transport shm has no addresses and ports, which job files name: use tcp or verbs"
     );
+    jobs.iter().filter(|job| job.engine.is_server()).try_for_each(server::check)?;
+    // Found out before the work is done, not behind it.
+    let mut output = match &args.output {
+        Some(path) => Some(fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?),
+        None => None,
+    };
     let before = own_modes()?;
     let results = result::group(&jobs, run_all(args, &jobs)?);
     let after = own_modes()?;
@@ -73,38 +88,51 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
         Format::Json => json::print(&jobs, &results, cpu, false)?,
         Format::JsonPlus => json::print(&jobs, &results, cpu, true)?,
     };
-    if let Some(path) = &args.output {
-        return fs::write(path, printed + "\n").with_context(|| format!("writing {}", path.display()));
+    if let (Some(file), Some(path)) = (&mut output, &args.output) {
+        return writeln!(file, "{printed}").with_context(|| format!("writing {}", path.display()));
     }
     say!("{printed}");
     Ok(())
 }
 
-/// All clones of all jobs at once, each on a thread. The number says which job a result is of.
+/// All clones of all jobs at once, each on a thread. The number says which job a result is of. Where one fails, servers that still wait for a
+/// client end.
 fn run_all(args: &RunArgs, jobs: &[Job]) -> Result<Vec<(usize, JobResult)>> {
+    let has_failed = AtomicBool::new(false);
     thread::scope(|scope| {
         let mut threads = Vec::new();
         for (place, job) in jobs.iter().enumerate() {
             for index in 0..job.count {
-                let run = move || run_one(args, job, index).with_context(|| format!("[{}], job {index}", job.name));
+                let has_failed = &has_failed;
+                let run = move || {
+                    let done = run_one(args, job, index, has_failed);
+                    has_failed.fetch_or(done.is_err(), Ordering::Relaxed);
+                    done.with_context(|| format!("[{}], job {index}", job.name))
+                };
                 threads.push((place, scope.spawn(run)));
             }
         }
-        let mut results = Vec::with_capacity(threads.len());
-        for (place, thread) in threads {
-            results.push((place, thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?));
+        let ended = threads
+            .into_iter()
+            .map(|(place, thread)| (place, thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))));
+        let mut results = Vec::new();
+        for (place, done) in ended.collect::<Vec<_>>() {
+            results.extend(done?.map(|result| (place, result)));
         }
         Ok(results)
     })
 }
 
-fn run_one(args: &RunArgs, job: &Job, index: u16) -> Result<JobResult> {
+/// `None` of a server that had no client when another job failed.
+fn run_one(args: &RunArgs, job: &Job, index: u16, has_failed: &AtomicBool) -> Result<Option<JobResult>> {
     let address = format!("{}://{}:{}", args.transport.name(), host(&job.server_ip), job.port + index);
     match job.engine {
         IoEngine::ApmServer | IoEngine::GpspmServer => {
-            server::run(job, &address, index, args.transport, args.trust_network)
+            let listening = server::listen(job, &address, index, args.transport, args.trust_network)?;
+            complain(&format!("pmof bench run: [{}] listens on {address}", job.name));
+            listening.serve(job, has_failed)
         }
-        IoEngine::ApmClient | IoEngine::GpspmClient => client::run(job, &address, index, args.transport),
+        IoEngine::ApmClient | IoEngine::GpspmClient => client::run(job, &address, index, args.transport).map(Some),
     }
 }
 

@@ -354,6 +354,15 @@ pub(super) enum Server {
 }
 
 impl Server {
+    /// A stopped process does not see the SIGTERM that some have the kernel send when this process is killed: those go on, and take nothing while
+    /// they wait.
+    fn is_stopped_between_turns(&self) -> bool {
+        match self {
+            Self::Target(_) | Self::Helper(_) => true,
+            Self::Peer(peer) => !peer.ends_by_sigterm(),
+        }
+    }
+
     pub(super) fn process_id(&self) -> u32 {
         match self {
             Self::Target(target) => target.process_id(),
@@ -393,7 +402,7 @@ impl<W> Contender<W> {
     }
 
     fn signal(&self, signal: Signal) -> Result<()> {
-        for server in &self.servers {
+        for server in self.servers.iter().filter(|server| server.is_stopped_between_turns()) {
             self::signal(server.process_id(), signal)?;
         }
         Ok(())
@@ -409,6 +418,9 @@ pub(crate) fn signal(process_id: u32, signal: Signal) -> Result<()> {
 
 /// The CPUs of the initiator and of the servers: as asked, else the first ones allowed that differ.
 fn choose_cpus(allowed: &[usize], initiator: Option<usize>, servers: Option<usize>) -> Result<(usize, usize)> {
+    for asked in [initiator, servers].into_iter().flatten() {
+        ensure!(allowed.contains(&asked), "CPU {asked} is not among those that this process may use: {allowed:?}");
+    }
     let first_but = |taken: Option<usize>| allowed.iter().copied().find(|cpu| Some(*cpu) != taken);
     let first = initiator.or_else(|| first_but(servers));
     let second = servers.or_else(|| first_but(first));

@@ -62,9 +62,9 @@ pub(super) struct WorkloadArgs {
     /// Read, write or both, in sequential or random order
     #[arg(long, value_enum, default_value_t = Access::Write)]
     rw: Access,
-    /// Reads in a hundred operations of --rw rw and randrw
-    #[arg(long, value_name = "PERCENT", default_value_t = 50, value_parser = clap::value_parser!(u8).range(1..=99))]
-    rwmixread: u8,
+    /// Reads in a hundred operations of --rw rw and randrw [default: 50]
+    #[arg(long, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(1..=99))]
+    rwmixread: Option<u8>,
     /// Bytes of each read and write [default: 512 for latency, 65536 for bandwidth]
     #[arg(long, value_name = "SIZE", value_parser = words::sizes::<u32>(1..=u64::from(SIZE_MAX_BYTES)))]
     size: Option<u32>,
@@ -264,7 +264,7 @@ impl WorkloadArgs {
         let read_percent = match self.rw {
             Access::Read | Access::Randread => 100,
             Access::Write | Access::Randwrite => 0,
-            Access::Rw | Access::Randrw => self.rwmixread,
+            Access::Rw | Access::Randrw => self.rwmixread.unwrap_or(50),
         };
         let layer = self.layer.unwrap_or(if preset == Preset::Latency { Layer::Pool } else { Layer::Access });
         let waiting = match self.waiting {
@@ -322,6 +322,11 @@ impl Workload<'_> {
         ensure!(
             args.stage.device.is_none() || (args.replicas == 1 && *connections == 1),
             "a device holds one pool of one replica: leave --replicas, --threads and --connections out"
+        );
+        ensure!(
+            args.rwmixread.is_none() || matches!(args.rw, Access::Rw | Access::Randrw),
+            "--rwmixread shares out the operations of --rw rw and randrw: {} has one kind only",
+            args.rw.name()
         );
         ensure!(
             connections % args.threads == 0,

@@ -9,8 +9,8 @@ fn plan(quick: bool) -> Plan {
         address: Some("10.0.0.2".parse().unwrap()),
         source: Some("10.0.0.1".parse().unwrap()),
         only: Vec::new(),
-        seconds: crate::QUICK_SECONDS,
-        rounds: crate::QUICK_ROUNDS,
+        seconds: extent(true).0,
+        rounds: extent(true).1,
         initiator_cpu: None,
         target_cpu: Some(3),
     }
@@ -73,4 +73,20 @@ fn only_what_is_asked_for_is_measured() {
         |parts: &[&str]| Plan { only: parts.iter().map(|part| (*part).to_owned()).collect(), ..plan(true) }.cells();
     assert_eq!(only(&["latency-write/tcp/auto/512", "latency-read/shm/auto/6"]).len(), 3, "64 and 65536");
     assert!(only(&["no such"]).is_empty());
+}
+
+#[test]
+fn a_plan_names_the_command_that_made_it_and_parts_of_names_that_are_nowhere() {
+    let every = TransportName::value_variants().iter().map(|transport| transport.name().to_owned()).collect();
+    let plan =
+        Plan { transports: every, only: Vec::new(), address: None, source: None, target_cpu: None, ..plan(true) };
+    assert_eq!(plan.options(), " --quick");
+    let only = vec!["latency-write/tcp/auto/512".to_owned(), "/4096".to_owned()];
+    let some = Plan { transports: vec!["tcp".into()], seconds: 0.1, rounds: 2, only, ..plan };
+    let options = " --quick --transports tcp --only latency-write/tcp/auto/512 --only /4096 --time 0.1s --rounds 2";
+    assert_eq!(some.options(), options);
+    some.check().unwrap();
+    let only = vec!["/4096".to_owned(), "peers-tmpfs".to_owned()];
+    let error = Plan { only, ..some }.check().unwrap_err().to_string();
+    assert!(error.contains("peers-tmpfs") && error.contains("--list"), "{error}");
 }

@@ -150,6 +150,11 @@ impl PeerServer {
         }
     }
 
+    /// nbdkit replaces the signal that it gets from the kernel when the thread that started it ends: SIGTERM instead of SIGKILL.
+    pub(in crate::bench) fn ends_by_sigterm(&self) -> bool {
+        self.name == "nbdkit"
+    }
+
     pub(super) fn is_alive(&mut self) -> Result<bool> {
         Ok(self.child.try_wait().with_context(|| format!("asking for {}", self.name))?.is_none())
     }

@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use pmof::{Acknowledge, Method, Pool};
 use pmof_console::words::TransportName;
 
-use super::{Layer, Workload};
+use super::{Layer, Mode, Workload};
 use crate::bench::{
     engine::{
         Engine,
@@ -90,7 +90,9 @@ impl Workload<'_> {
         let depth = self.depth as usize * usize::from(self.lines());
         let connect = |index: u16| -> Result<Box<dyn Engine>> {
             let mode = match (self.args.medium, self.batch, self.read_percent) {
-                (Medium::File, 1.., 0) => FloorMode::FileSync(stage.file(&format!("floor-{index}"))),
+                (Medium::File, 1.., 0) if self.mode != Mode::Visible => {
+                    FloorMode::FileSync(stage.file(&format!("floor-{index}")))
+                }
                 _ if depth > 1 => FloorMode::Stream,
                 _ => FloorMode::Ack,
             };

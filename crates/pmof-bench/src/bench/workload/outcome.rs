@@ -17,6 +17,9 @@ use crate::bench::{
     statistics::{LatencyHistogram, MedianInterval, Spread},
 };
 
+/// A rate is kept where so much of it is reached.
+const RATE_KEPT: f64 = 0.95;
+
 /// What all rounds gave.
 #[derive(Debug)]
 pub(super) struct Outcome {
@@ -75,6 +78,7 @@ impl Outcome {
             .put("target_load_percent", args.target_load)?
             .put("pause_target_ms", args.pause_target_ms)?
             .put("rate_per_s", args.rate)?
+            .put("rate_is_kept", args.rate.map(|rate| self.achieved_per_s() >= rate * RATE_KEPT))?
             .put("rounds", workload.rounds)?
             .put("measuring_ns", self.own_cost_ns)?;
         put_series(&mut report, "", &self.pool)?;
@@ -147,6 +151,11 @@ impl Outcome {
             _ => {}
         }
         Ok(report.into_value())
+    }
+
+    /// Operations that ended in a second, in the median of the rounds.
+    fn achieved_per_s(&self) -> f64 {
+        Spread::of(self.pool.rates_per_s.iter().copied()).map_or(0.0, |rate| rate.median)
     }
 
     fn ratio_slow_p99(&self, prompt: &Series) -> f64 {
@@ -224,6 +233,12 @@ impl Outcome {
             );
         }
         self.peers.iter().try_for_each(|beside| self.say_peer(beside))?;
+        let achieved = self.achieved_per_s();
+        if let Some(rate) = args.rate.filter(|rate| achieved < rate * RATE_KEPT) {
+            say!(
+                "{achieved:.0} of {rate} operations a second ended: each waits behind all that are late already, and its latency says how long the run was"
+            );
+        }
         let interval = self.pool.p50_interval()?;
         say!(
             "p50 of a round: {:.2} to {:.2} us with {:.1} % confidence; measuring takes {:.0} ns of each operation",

@@ -74,7 +74,7 @@ impl PeersArgs {
             mode: None,
             layer: None,
             rw: Access::Write,
-            rwmixread: 50,
+            rwmixread: None,
             size: Some(size_bytes),
             depth: None,
             batch: None,
