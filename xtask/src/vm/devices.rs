@@ -27,7 +27,8 @@ const TIMEOUT: Duration = Duration::from_secs(1500);
 const PROFILE: &str = "guest";
 
 /// Packages of the tests, always named together: of another choice cargo would compile what they share once more.
-const PACKAGES: [&str; 6] = ["pmof-verbs-sys", "pmof-verbs", "pmof-access", "pmof-replica", "pmof", "pmof-rpma"];
+const PACKAGES: [&str; 7] =
+    ["pmof-verbs-sys", "pmof-verbs", "pmof-rds", "pmof-access", "pmof-replica", "pmof", "pmof-rpma"];
 
 const DEVICE_TESTS: &str = "pmof-verbs-sys/device-tests,pmof-verbs/device-tests,pmof-access/device-tests,pmof-access/rds-tests,pmof-access/libfabric-tests";
 
@@ -209,6 +210,7 @@ const RDS_RUN: Run = Run { target: "conformance_rds", before: "modprobe -a rds r
 
 /// The last one by itself: it cuts the wire.
 const RDS: &[Run] = &[
+    Run { what: "rds, memory by cookies", package: "pmof-rds", target: "device", ..RDS_RUN },
     Run { what: "rds, loopback", tests: NOT_OF_LINKS, ..RDS_RUN },
     Run { what: "rds, devices", environment: "PMOF_RDS_ADDRESS=$PMOF_WIRE_B", tests: NOT_OF_LINKS, ..RDS_RUN },
     Run { what: "rds, a link that is cut", environment: "PMOF_RDS_WRITES=20000", tests: "rds_cuts", ..RDS_RUN },

@@ -203,6 +203,7 @@ fn nothing_is_lost_or_done_twice_while_the_link_is_cut() {
                 outcome(&mut awaited, &mut known);
             }
             known.endings += u64::from(connection.ended().is_some());
+            println!("{} of {writes} written after {:.1} s", next - 1, start.elapsed().as_secs_f64());
         }
     });
     let mut bytes = vec![0; COUNTER as usize + 8];
