@@ -88,7 +88,6 @@ constants! {
     SOL_RDS: i32 = 276;
     RDS_FREE_MR: i32 = 3;
     SO_RDS_TRANSPORT: i32 = 8;
-    SIOCRDSSETTOS: i32 = 0x89E0;
     RDS_TRANS_IB: i32 = 0;
     RDS_TRANS_TCP: i32 = 2;
     RDS_CMSG_RDMA_ARGS: i32 = 1;

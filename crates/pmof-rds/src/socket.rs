@@ -19,8 +19,8 @@ use crate::{
         RDS_CMSG_RDMA_ARGS, RDS_CMSG_RDMA_DEST, RDS_CMSG_RDMA_MAP, RDS_CMSG_RDMA_STATUS, RDS_FREE_MR,
         RDS_INFO_CONNECTION_FLAG_CONNECTED, RDS_INFO_CONNECTIONS, RDS_RDMA_CANCELED, RDS_RDMA_DROPPED,
         RDS_RDMA_INVALIDATE, RDS_RDMA_NOTIFY_ME, RDS_RDMA_READWRITE, RDS_RDMA_REMOTE_ERROR, RDS_RDMA_SUCCESS,
-        RDS_TRANS_IB, RDS_TRANS_TCP, SIOCRDSSETTOS, SO_RDS_TRANSPORT, SOL_RDS, rds_free_mr_args, rds_get_mr_args,
-        rds_info_connection, rds_iovec, rds_rdma_args, rds_rdma_notify,
+        RDS_TRANS_IB, RDS_TRANS_TCP, SO_RDS_TRANSPORT, SOL_RDS, rds_free_mr_args, rds_get_mr_args, rds_info_connection,
+        rds_iovec, rds_rdma_args, rds_rdma_notify,
     },
     buffers::Buffers,
     message::{Control, bytes_of, structure_of},
@@ -152,15 +152,6 @@ impl Socket {
         check(status).map_err(failed("getsockname"))?;
         let carrier = carrier_of(&fd).map_err(failed("getsockopt(SO_RDS_TRANSPORT)"))?;
         Ok(Self { fd: ManuallyDrop::new(fd), local: address_of(&name), carrier, buffers: Mutex::default() })
-    }
-
-    /// Has its datagrams go by the connection of this class of service (RDS TOS) between the hosts, of which there is one for each class. Once, and
-    /// before anything is sent.
-    pub fn set_class(&self, class: u8) -> Result<(), RdsError> {
-        // SAFETY: the number lives through the call, which reads one byte.
-        let status = unsafe { libc::ioctl(raw(&self.fd), SIOCRDSSETTOS as _, &raw const class) };
-        let address = self.local.ip().to_owned().into();
-        check(status).map_err(|source| RdsError::System { call: "ioctl(SIOCRDSSETTOS)", address, source })
     }
 
     /// Where it is bound.

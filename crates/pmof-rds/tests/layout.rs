@@ -5,8 +5,7 @@ use std::path::Path;
 use layout_check::{Check, assert_found, compile};
 use pmof_rds::{CONSTANTS, STRUCTURES};
 
-const INCLUDES: &str =
-    "#include <stdint.h>\n#include <sys/socket.h>\n#include <linux/sockios.h>\n#include <linux/rds.h>\n";
+const INCLUDES: &str = "#include <stdint.h>\n#include <sys/socket.h>\n#include <linux/rds.h>\n";
 
 /// Without the kernel's headers for programs there is nothing to compare with.
 fn has_headers() -> bool {

@@ -27,8 +27,7 @@ struct Raw {
     datagram_bytes: U32,
     address: [u8; 4],
     port: U16,
-    class: u8,
-    zero: u8,
+    zero: [u8; 2],
 }
 
 /// What one side says.
@@ -39,8 +38,6 @@ pub(super) struct Greeting {
     pub(super) datagram_bytes: u32,
     /// Where its RDS socket is bound.
     pub(super) at: SocketAddrV4,
-    /// The class of service that the connection uses: the side that listens says which.
-    pub(super) class: u8,
 }
 
 impl Greeting {
@@ -52,8 +49,7 @@ impl Greeting {
             datagram_bytes: self.datagram_bytes.into(),
             address: self.at.ip().octets(),
             port: self.at.port().into(),
-            class: self.class,
-            zero: 0,
+            zero: [0; 2],
         };
         zerocopy::transmute!(raw)
     }
@@ -65,12 +61,12 @@ impl Greeting {
         let at = SocketAddrV4::new(Ipv4Addr::from(raw.address), raw.port.get());
         let is_sane = raw.magic == MAGIC
             && raw.version.get() == VERSION
-            && raw.zero == 0
+            && raw.zero == [0; 2]
             && datagrams >= DATAGRAMS_MIN
             && datagram_bytes >= DATAGRAM_BYTES_MIN
             && at.port() != 0
             && !at.ip().is_unspecified();
-        is_sane.then_some(Self { datagrams, datagram_bytes, at, class: raw.class })
+        is_sane.then_some(Self { datagrams, datagram_bytes, at })
     }
 }
 
@@ -81,11 +77,11 @@ mod tests {
     #[test]
     fn greetings_round_trip_and_others_are_refused() {
         let at = SocketAddrV4::new(Ipv4Addr::new(10, 0, 0, 1), 0x0102);
-        let greeting = Greeting { datagrams: 12, datagram_bytes: 8192, at, class: 3 };
+        let greeting = Greeting { datagrams: 12, datagram_bytes: 8192, at };
         let bytes = greeting.encode();
         assert_eq!(Greeting::decode(&bytes), Some(greeting));
         // Magic, version, datagrams, their length, and what is zero.
-        for (at, byte) in [(0, b'q'), (4, 2), (6, 3), (9, 0), (19, 1)] {
+        for (at, byte) in [(0, b'q'), (4, 2), (6, 3), (9, 0), (18, 1), (19, 1)] {
             let mut wrong = bytes;
             wrong[at] = byte;
             assert_eq!(Greeting::decode(&wrong), None, "byte {at}");

@@ -36,10 +36,6 @@ use crate::{
 const KEEPALIVE_PROBES: u32 = 3;
 const KEEPALIVE_INTERVAL_MAX: Duration = Duration::from_secs(32_767);
 
-/// Classes of service, of which each connection takes one: the kernel keeps one connection between two hosts for each, with buffers of 4 MiB. One that it does
-/// not make anew holds up a few connections, and not those that are made next.
-const CLASSES: u8 = 16;
-
 /// How many times the loss timeout what was sent may go without an answer: the kernel tells of no broken connection between the hosts, it makes
 /// another one.
 const STUCK_LOSSES: u32 = 2;
@@ -95,8 +91,7 @@ impl RdsWire {
             }
             Err(error) => return Err(error.into()),
         };
-        let class = getrandom::u32().map_or(0, |number| number as u8 % CLASSES);
-        let greeted = wire.open_lane(bound, class).and_then(|()| wire.greet(class));
+        let greeted = wire.open_lane(bound).and_then(|()| wire.greet());
         // What else can fail here is the connection.
         Ok(greeted.is_ok().then_some(wire))
     }
@@ -127,20 +122,17 @@ impl RdsWire {
         SocketAddr::try_from(getsockname(&self.socket).ok()?).ok()
     }
 
-    fn open_lane(&mut self, bound: Socket, class: u8) -> io::Result<()> {
-        if class != 0 {
-            bound.set_class(class).map_err(as_io)?;
-        }
+    fn open_lane(&mut self, bound: Socket) -> io::Result<()> {
         self.sleeping.watch(bound.as_fd())?;
         self.lane = Some(Lane::new(Arc::new(bound)));
         Ok(())
     }
 
     /// Tells the other side of this one's RDS socket: a greeting goes into the TCP socket's buffer as a whole.
-    fn greet(&self, class: u8) -> io::Result<()> {
+    fn greet(&self) -> io::Result<()> {
         let Some(lane) = &self.lane else { return Ok(()) };
         let at = lane.local_address();
-        let greeting = Greeting { datagrams: DATAGRAMS, datagram_bytes: DATAGRAM_BYTES, at, class };
+        let greeting = Greeting { datagrams: DATAGRAMS, datagram_bytes: DATAGRAM_BYTES, at };
         match send(&self.socket, &greeting.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT)? {
             GREETING_BYTES => Ok(()),
             _ => Err(io::ErrorKind::ConnectionAborted.into()),
@@ -166,8 +158,8 @@ impl RdsWire {
         if self.is_initiator {
             let own = self.own_address().ok_or(Errno::NOTCONN)?;
             let bound = Socket::bind(SocketAddr::new(own.ip(), 0)).map_err(as_io)?;
-            self.open_lane(bound, theirs.class)?;
-            self.greet(theirs.class)?;
+            self.open_lane(bound)?;
+            self.greet()?;
         }
         if let Some(lane) = &mut self.lane {
             lane.stream.set_room(theirs.datagrams, theirs.datagram_bytes);
