@@ -357,6 +357,13 @@ const SOAKS: &[Suite] = &[
         ..PLAIN
     },
     Suite {
+        name: "librpma: fio over libfabric",
+        command: &["cargo", "xtask", "fio", "matrix", "--sample", "--transport", "fabric+tcp-msg"],
+        counting: Counting::ByTest(Runner::Closing),
+        needs: Need::TestBed,
+        ..PLAIN
+    },
+    Suite {
         name: "librpma: every cell of fio over tcp",
         command: &["cargo", "xtask", "fio", "matrix"],
         counting: Counting::ByTest(Runner::Closing),

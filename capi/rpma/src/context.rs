@@ -49,15 +49,18 @@ fn open_device(address: IpAddr, is_remote: bool) -> Result<AccessPeer, Failure> 
     Ok(AccessPeer::open_verbs(&VerbsOptions::default().device(device))?)
 }
 
-/// Fails if the address is not of this host (or there is no route to it), as looking up its device would.
-pub(crate) fn check_address(address: IpAddr, is_remote: bool) -> Result<(), Failure> {
+/// Fails if the address is not of this host (or there is no route to it), as looking up its device would; the address of this host.
+pub(crate) fn check_address(address: IpAddr, is_remote: bool) -> Result<IpAddr, Failure> {
     let local = if is_remote && address.is_ipv6() { "[::]:0" } else { "0.0.0.0:0" };
     let tried = if is_remote {
-        UdpSocket::bind(local).and_then(|socket| socket.connect((address, ANY_PORT)))
+        UdpSocket::bind(local).and_then(|socket| {
+            socket.connect((address, ANY_PORT))?;
+            socket.local_addr()
+        })
     } else {
-        UdpSocket::bind((address, 0)).map(drop)
+        UdpSocket::bind((address, 0)).and_then(|socket| socket.local_addr())
     };
-    tried.map_err(|error| {
+    tried.map(|local| local.ip()).map_err(|error| {
         if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE | libc::ENOMEM | libc::ENOBUFS)) {
             return Failure::provider(format!("cannot look for {address}: {error}; see ulimit -n"));
         }
@@ -67,7 +70,7 @@ pub(crate) fn check_address(address: IpAddr, is_remote: bool) -> Result<(), Fail
 }
 
 /// Finds the device that an address of this host belongs to (type 0), or that leads to an address (type 1): an RDMA device
-/// if there is one, otherwise a stand-in for TCP. `PMOF_TRANSPORT` overrides that.
+/// if there is one, otherwise a stand-in for TCP. `PMOF_TRANSPORT` overrides that, with a stand-in for shm or a provider of libfabric too.
 #[unsafe(no_mangle)]
 pub extern "C" fn rpma_utils_get_ibv_context(
     addr: Text,
@@ -105,9 +108,10 @@ pub extern "C" fn rpma_utils_get_ibv_context(
             log(Level::Info, NAME, &format!("{address}: RDMA device {name}"));
             device_context(device).ok_or_else(|| Failure::provider("the device has no context"))?
         } else {
-            check_address(address, is_remote)?;
+            let local = check_address(address, is_remote)?;
             let transport = settings().transport.unwrap_or(Transport::Tcp);
-            software_context(transport)
+            // Of libfabric's domains the address chooses one.
+            software_context(transport, matches!(transport, Transport::Fabric(_)).then_some(local))
         };
         found.put(ptr::with_exposed_provenance_mut(context));
         Ok(())
@@ -127,7 +131,7 @@ pub unsafe extern "C" fn rpma_utils_ibv_context_is_odp_capable(
     call(c"rpma_utils_ibv_context_is_odp_capable", || {
         need(context, "ibv_ctx")?;
         is_capable.need("is_odp_capable")?;
-        // SAFETY: not null, so a context of an open device, or a stand-in for TCP or shm, by the contract of this function.
+        // SAFETY: not null, so a context of an open device, or a stand-in for TCP, shm or libfabric, by the contract of this function.
         let peer = unsafe { open(context) }?;
         let capable = match &peer.0 {
             On::Access(peer) => peer.peer.device_info().is_some_and(|info| info.on_demand_paging.serves_writes()),
@@ -173,8 +177,11 @@ impl PeerShared {
 ///
 /// `context` is not null, and a context that the library gave out or of an open device.
 unsafe fn open(context: *mut sys::ibv_context) -> Result<Peer, Failure> {
-    let transport = transport_of(context.addr());
-    let peer = if let Some(transport @ (Transport::Tcp | Transport::Shm)) = transport {
+    let known = transport_of(context.addr());
+    let transport = known.map(|(transport, _)| transport);
+    let peer = if let Some((transport @ Transport::Fabric(_), Some(local))) = known {
+        AccessPeer::open_at(transport, local)?
+    } else if let Some(transport @ (Transport::Tcp | Transport::Shm)) = transport {
         AccessPeer::open(transport)?
     } else {
         // SAFETY: a context of a device, whose first word points to the device.

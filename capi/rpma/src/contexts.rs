@@ -1,6 +1,6 @@
 //! The `ibv_context`s that applications were given.
 
-use std::{ffi::c_char, mem};
+use std::{ffi::c_char, mem, net::IpAddr};
 
 use pmof_access::{Peer as AccessPeer, Transport};
 use pmof_mem::forks::Kept;
@@ -18,6 +18,8 @@ struct SoftwareContext {
 pub(crate) struct Known {
     address: usize,
     transport: Transport,
+    /// The address of this host that chose it, where one did.
+    local: Option<IpAddr>,
     /// The device, opened: what `address` points to is its own.
     _device: Option<AccessPeer>,
 }
@@ -25,9 +27,9 @@ pub(crate) struct Known {
 pub(crate) static KNOWN: Kept<Vec<Known>> = Kept::new(Vec::new());
 
 /// Gives out the context of a transport that has no device.
-pub(crate) fn software_context(transport: Transport) -> usize {
+pub(crate) fn software_context(transport: Transport, local: Option<IpAddr>) -> usize {
     let mut known = KNOWN.lock();
-    if let Some(found) = known.iter().find(|known| known.transport == transport) {
+    if let Some(found) = known.iter().find(|known| known.transport == transport && known.local == local) {
         return found.address;
     }
     // SAFETY: all zeros are valid values of both.
@@ -42,7 +44,7 @@ pub(crate) fn software_context(transport: Transport) -> usize {
     let made = Box::leak(made);
     made.context.device = &raw mut made.device;
     let address = (&raw mut made.context).expose_provenance();
-    known.push(Known { address, transport, _device: None });
+    known.push(Known { address, transport, local, _device: None });
     address
 }
 
@@ -51,12 +53,12 @@ pub(crate) fn device_context(device: AccessPeer) -> Option<usize> {
     let address = device.device_context()?.expose_provenance();
     let mut known = KNOWN.lock();
     if !known.iter().any(|known| known.address == address) {
-        known.push(Known { address, transport: Transport::Verbs, _device: Some(device) });
+        known.push(Known { address, transport: Transport::Verbs, local: None, _device: Some(device) });
     }
     Some(address)
 }
 
-/// What the context at this address was given out for.
-pub(crate) fn transport_of(address: usize) -> Option<Transport> {
-    KNOWN.lock().iter().find(|known| known.address == address).map(|known| known.transport)
+/// What the context at this address was given out for, and the address of this host that chose it.
+pub(crate) fn transport_of(address: usize) -> Option<(Transport, Option<IpAddr>)> {
+    KNOWN.lock().iter().find(|known| known.address == address).map(|known| (known.transport, known.local))
 }

@@ -39,9 +39,15 @@ pub(crate) fn settings() -> &'static Settings {
             "tcp" => Some(Transport::Tcp),
             "shm" => Some(Transport::Shm),
             "verbs" => Some(Transport::Verbs),
-            _ => {
-                warn(&format!("PMOF_TRANSPORT={name} is not known (verbs, tcp, shm): the address decides"));
-                None
+            other => {
+                let fabric = Transport::ALL.into_iter().find(|transport| transport.scheme() == other);
+                let fabric = fabric.filter(|transport| matches!(transport, Transport::Fabric(_)));
+                if fabric.is_none() {
+                    warn(&format!(
+                        "PMOF_TRANSPORT={name} is not known (verbs, tcp, shm, fabric+PROVIDER): the address decides"
+                    ));
+                }
+                fabric
             }
         }),
         wire: variable("PMOF_WIRE").map_or(Wire::Librpma, |name| match name.as_str() {

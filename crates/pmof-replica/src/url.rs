@@ -80,7 +80,7 @@ impl fmt::Display for TargetUrl {
 /// A target's address and the name of a pool there.
 ///
 /// As text `tcp://HOST[:PORT]/POOL`, `verbs://HOST[:PORT]/POOL` (then `?source=IP` where routing does not decide which local
-/// device to use; a name with a `?` cannot be written there), `shm:///PATH/OF/SOCKET?pool=POOL`,
+/// device to use, as over libfabric; a name with a `?` cannot be written there), `shm:///PATH/OF/SOCKET?pool=POOL`,
 /// `ssh://[USER@]HOST[:PORT]/POOL`, or `file:///DIRECTORY/POOL` for a file of this machine, or a devdax device (`file:///dev/dax0.0`), which this process
 /// has itself. Nothing is escaped.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -202,7 +202,9 @@ impl FromStr for PoolUrl {
         };
         let address = text[..after_scheme + address.len()].parse()?;
         let (name, source) = match rest.split_once('?') {
-            Some((name, parameter)) if matches!(transport, Transport::Verbs | Transport::Rds) => {
+            Some((name, parameter))
+                if matches!(transport, Transport::Verbs | Transport::Rds | Transport::Fabric(_)) =>
+            {
                 let source = parameter.strip_prefix(&SOURCE_PARAMETER[1..]).and_then(|source| source.parse().ok());
                 let wrong = || PoolUrlError::Parameter { text: text.to_owned(), parameter: parameter.to_owned(), form };
                 (name, Some(source.ok_or_else(wrong)?))
@@ -251,7 +253,9 @@ fn form_of(transport: Transport) -> &'static str {
         Transport::Verbs => "verbs://HOST[:PORT]/POOL or verbs://HOST[:PORT]/POOL?source=IP",
         Transport::Shm => "shm:///PATH/OF/SOCKET?pool=POOL",
         Transport::Rds => "rds://HOST[:PORT]/POOL or rds://HOST[:PORT]/POOL?source=IP",
-        Transport::Fabric(_) => "fabric+PROVIDER://HOST[:PORT]/POOL or fabric://HOST[:PORT]/POOL",
+        Transport::Fabric(_) => {
+            "fabric+PROVIDER://HOST[:PORT]/POOL or fabric://HOST[:PORT]/POOL, with ?source=IP behind"
+        }
         _ => "tcp://HOST[:PORT]/POOL",
     }
 }
@@ -269,6 +273,7 @@ mod tests {
             "verbs://10.0.0.2:7204/orders",
             "verbs://10.0.0.2:7204/orders?source=10.0.0.1",
             "verbs://[fd00::2]:7204/orders?source=fd00::1",
+            "fabric+verbs-msg://10.0.0.2:7204/orders?source=10.0.0.1",
             "shm:///run/pmof.sock?pool=orders",
             "shm:///run/a b?c?pool=x?pool=y",
             "ssh://a/orders",

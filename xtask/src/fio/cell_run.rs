@@ -331,7 +331,8 @@ fn bind(address: IpAddr, port: u32) -> Option<TcpListener> {
 /// The ports that somebody listens on over this transport; `None` where nothing tells.
 fn listening_ports(transport: &str) -> Option<Vec<u16>> {
     match transport {
-        "tcp" => {
+        // Connections over libfabric begin on a TCP socket.
+        "tcp" | "fabric+tcp" | "fabric+net" | "fabric+tcp-msg" => {
             let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).unwrap_or_default());
             Some(tables.iter().flat_map(|table| table.lines().filter_map(listening_port)).collect())
         }

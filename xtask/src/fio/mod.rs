@@ -48,7 +48,7 @@ pub(crate) struct Matrix {
     #[arg(long, value_name = "DIRECTORY")]
     server_library: Option<PathBuf>,
     /// What the library is told to use (`PMOF_TRANSPORT`)
-    #[arg(long, default_value = "tcp", value_parser = ["tcp", "shm", "verbs"])]
+    #[arg(long, default_value = "tcp", value_parser = ["tcp", "shm", "verbs", "fabric+tcp", "fabric+net", "fabric+tcp-msg"])]
     transport: String,
     /// The address that servers listen on and clients connect to
     #[arg(long, default_value = "127.0.0.1")]

@@ -43,7 +43,7 @@ const BATCHES_OF_CONTROLS: usize = 16;
 const BROKEN_MAX: u64 = 5;
 
 /// The other loads that must survive, those first that the suite has. The power goes at a random moment, or at that of a sweep.
-const LOADS: [Load; 18] = [
+const LOADS: [Load; 20] = [
     Load { locked: Locked::Nothing, ..Load::durable(Program::Pool, Way::Tcp, DEVDAX) },
     Load::durable(Program::Lagging, Way::Tcp, ALL_PLACES),
     Load::durable(Program::Lanes, Way::VerbsNative, DEVDAX),
@@ -52,7 +52,9 @@ const LOADS: [Load; 18] = [
     Load::durable(Program::Set, Way::VerbsNative, OF_SET),
     Load { moment: FLUSH, ..Load::durable(Program::Sync, Way::Tcp, FILE) },
     Load::durable(Program::Rpmem, Way::Tcp, FILE),
+    Load::durable(Program::Pool, Way::FabricVerbs, DEVDAX),
     // Here the suite ends.
+    Load::durable(Program::Pool, Way::FabricTcp, DEVDAX),
     Load::durable(Program::Lanes, Way::Tcp, FILE),
     Load::durable(Program::Rpma, Way::Tcp, DEVDAX),
     operations(FILE_TWICE, WRITE),
@@ -64,7 +66,7 @@ const LOADS: [Load; 18] = [
     Load::durable(Program::Lanes, Way::Verbs, FSDAX),
     Load::durable(Program::Rpmem, Way::VerbsNative, DEVDAX),
 ];
-const OF_SUITE: usize = 8;
+const OF_SUITE: usize = 9;
 
 const FILE_TWICE: &[Place] = &[Place::File, Place::File];
 const FLUSH: Moment = Moment::Disk(CutBefore::Flush(0));
@@ -122,6 +124,10 @@ const FURTHER_CONTROLS: &[(&str, Load)] = &[
         Load { way: Way::Shm, firmware: Persistence::Cpu, ..DEVDAX_VERBS },
     ),
     ("the flush left out, shm on a file", Load { way: Way::Shm, more: "--skip-flush", ..FILE_TCP }),
+    (
+        "the flush left out, libfabric's verbs on devdax",
+        Load { way: Way::FabricVerbs, more: "--skip-flush", ..DEVDAX_VERBS },
+    ),
     ("no fdatasync (process-crash), tcp on a file", Load { durability: "process-crash", ..FILE_TCP }),
     (
         "lanes, no write-back, verbs on devdax, where the firmware wrongly says that caches are kept",

@@ -44,6 +44,10 @@ pub(super) enum Way {
     Verbs,
     Tcp,
     Shm,
+    /// libfabric's tcp.
+    FabricTcp,
+    /// libfabric's verbs.
+    FabricVerbs,
 }
 
 /// Which program writes.
@@ -130,6 +134,8 @@ impl Way {
             Self::Verbs => "verbs, send-after-write",
             Self::Tcp => "tcp",
             Self::Shm => "shm",
+            Self::FabricTcp => "libfabric's tcp",
+            Self::FabricVerbs => "libfabric's verbs",
         }
     }
 
@@ -138,32 +144,34 @@ impl Way {
             Self::VerbsNative | Self::Verbs => format!("verbs://$PMOF_WIRE_B:730{replica}"),
             Self::Tcp => format!("tcp://127.0.0.1:730{replica}"),
             Self::Shm => format!("shm:///run/target{replica}.socket"),
+            Self::FabricTcp => format!("fabric+tcp://127.0.0.1:730{replica}"),
+            Self::FabricVerbs => format!("fabric+verbs-msg://$PMOF_WIRE_B:730{replica}"),
         }
     }
 
     fn url(self, replica: usize, pool: &str) -> String {
         let address = self.listen(replica);
         match self {
-            Self::VerbsNative | Self::Verbs => format!("{address}/{pool}?source=$PMOF_WIRE_A"),
-            Self::Tcp => format!("{address}/{pool}"),
+            Self::VerbsNative | Self::Verbs | Self::FabricVerbs => format!("{address}/{pool}?source=$PMOF_WIRE_A"),
+            Self::Tcp | Self::FabricTcp => format!("{address}/{pool}"),
             Self::Shm => format!("{address}?pool={pool}"),
         }
     }
 
     fn target_options(self) -> &'static str {
         match self {
-            Self::VerbsNative => "--trust-network",
+            Self::VerbsNative | Self::FabricVerbs => "--trust-network",
             Self::Verbs => "--trust-network --no-native-flush",
-            Self::Tcp | Self::Shm => "",
+            Self::Tcp | Self::Shm | Self::FabricTcp => "",
         }
     }
 
     /// The address that the other machine has for a command in ssh's place, and what its target is told.
     fn behind_ssh(self) -> (&'static str, &'static str) {
         match self {
-            Self::VerbsNative => ("$PMOF_WIRE_B", ""),
+            Self::VerbsNative | Self::FabricVerbs => ("$PMOF_WIRE_B", ""),
             Self::Verbs => ("$PMOF_WIRE_B", "--no-native-flush"),
-            Self::Tcp | Self::Shm => ("127.0.0.1", ""),
+            Self::Tcp | Self::Shm | Self::FabricTcp => ("127.0.0.1", ""),
         }
     }
 }
@@ -264,7 +272,10 @@ impl Load {
             Program::Operations => self.operations(),
             Program::Sync => self.sync(is_first, seed),
         };
-        format!("{WATCH} &\n{start}echo \"{ENDED} with $?\"; cat /run/target*; sleep 1000\n")
+        // What libfabric's verbs keeps registered is within reach of peers: pmof refuses it.
+        format!(
+            "export FI_MR_CACHE_MAX_COUNT=0\n{WATCH} &\n{start}echo \"{ENDED} with $?\"; cat /run/target*; sleep 1000\n"
+        )
     }
 
     fn urls(&self) -> String {
@@ -332,6 +343,8 @@ impl Load {
             Way::VerbsNative | Way::Verbs => ("verbs", "$PMOF_WIRE_B"),
             Way::Tcp => ("tcp", "127.0.0.1"),
             Way::Shm => ("shm", "127.0.0.1"),
+            Way::FabricTcp => ("fabric+tcp", "127.0.0.1"),
+            Way::FabricVerbs => ("fabric+verbs-msg", "$PMOF_WIRE_B"),
         };
         format!(
             "export LD_LIBRARY_PATH=/host/bin PMOF_TRANSPORT={transport}
