@@ -310,6 +310,8 @@ impl Wire for RdsWire {
     }
 
     fn request_notification(&mut self) {
+        // What was taken in since the last progress gave credit back that the other side may wait for.
+        self.try_hand_over();
         let has_waiting = !self.is_stopped && self.lane.as_ref().is_some_and(Lane::has_waiting);
         self.sleeping.wake_after(has_waiting.then_some(self.naps));
         self.naps += 1;
