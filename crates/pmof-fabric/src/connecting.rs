@@ -9,9 +9,7 @@ use std::{
 
 use pmof_fabric_sys as sys;
 
-use crate::{
-    Domain, FabricError, Info, close::close_in_time, domain::Opened, endpoint::NAME_BYTES_MAX, error::Failure,
-};
+use crate::{Domain, FabricError, Info, close::close_in_time, domain::Opened, error::Failure, kind::NAME_BYTES_MAX};
 
 /// What happened to a connection.
 #[derive(Debug)]

@@ -16,10 +16,8 @@ use crate::{
     connecting::{Event, EventQueue, failed},
     domain::Opened,
     error::Failure,
+    kind::NAME_BYTES_MAX,
 };
-
-/// Bytes of the longest address of an endpoint that is known (`sockaddr_storage` has 128).
-pub(crate) const NAME_BYTES_MAX: usize = 256;
 
 /// Completions taken from the provider at once.
 const COMPLETIONS_AT_ONCE: usize = 16;

@@ -6,7 +6,7 @@ use pmof_fabric_sys as sys;
 use pmof_fabric_sys::{Fabric, LoadError};
 use pmof_mem::MediumKind;
 
-use crate::EndpointKind;
+use crate::kind::EndpointKind;
 
 /// Why a provider, an endpoint or one of their objects cannot be had.
 #[derive(Debug, thiserror::Error)]

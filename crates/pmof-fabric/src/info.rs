@@ -11,7 +11,10 @@ use bitflags::bitflags;
 use pmof_fabric_sys as sys;
 use pmof_fabric_sys::Fabric;
 
-use crate::{FabricError, endpoint::NAME_BYTES_MAX};
+use crate::{
+    FabricError,
+    kind::{EndpointKind, NAME_BYTES_MAX},
+};
 
 bitflags! {
     /// What a provider asks of registered memory: the bits of `mr_mode` (fi_mr(3)).
@@ -60,16 +63,6 @@ impl fmt::Display for IpFamily {
             Self::V6 => "IPv6",
         })
     }
-}
-
-/// What kind of endpoints carry a connection.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum EndpointKind {
-    /// Reliable datagram endpoints (`FI_EP_RDM`): the provider, or a layer over it, keeps connections.
-    #[default]
-    Datagram,
-    /// Connected endpoints (`FI_EP_MSG`): one at each side of each connection.
-    Connected,
 }
 
 /// What is looked for.
@@ -277,24 +270,6 @@ impl Drop for Hints {
     fn drop(&mut self) {
         // SAFETY: the structure is the library's, and this is its only handle.
         unsafe { (self.fabric.fi_freeinfo)(self.raw.as_ptr()) };
-    }
-}
-
-impl EndpointKind {
-    fn number(self) -> u32 {
-        match self {
-            Self::Datagram => sys::FI_EP_RDM,
-            Self::Connected => sys::FI_EP_MSG,
-        }
-    }
-}
-
-impl fmt::Display for EndpointKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Datagram => "reliable datagram",
-            Self::Connected => "connected",
-        })
     }
 }
 

@@ -27,11 +27,13 @@ mod domain;
 mod endpoint;
 mod error;
 mod info;
+mod kind;
 
 pub use buffer::{Buffer, Bytes, MemoryPart};
 pub use connecting::{ConnectionRequest, PassiveEndpoint};
 pub use domain::{Domain, MemoryRegion, MrAccess};
 pub use endpoint::{Completion, Endpoint, EndpointOptions, Operation, RemoteAddress};
 pub use error::{FabricError, Failure, PostFailure, RegisterError};
-pub use info::{EndpointKind, Info, IpFamily, MrMode, Offer, ProgressMode, Query, Survey, list, survey};
+pub use info::{Info, IpFamily, MrMode, Offer, ProgressMode, Query, Survey, list, survey};
+pub use kind::EndpointKind;
 pub use pmof_fabric_sys::LoadError;

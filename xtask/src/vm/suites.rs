@@ -66,7 +66,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "rds",
-        about: "the conformance suite of the access layer over RDS, and a link that is cut under it",
+        about: "the conformance suite of the access layer over RDS, and memory by cookies",
         is_soak: false,
         run: devices::run_rds,
     },
@@ -100,6 +100,12 @@ const SUITES: &[Suite] = &[
         about: "all of the conformance suite over libfabric 2.1's tcp, verbs and verbs;ofi_rxm",
         is_soak: true,
         run: devices::run_libfabric_soak,
+    },
+    Suite {
+        name: "rds-soak",
+        about: "a link that is cut at random under writes, flushes and additions over RDS",
+        is_soak: true,
+        run: devices::run_rds_soak,
     },
     Suite {
         name: "librpma-soak",
