@@ -12,7 +12,7 @@ use crate::address::{Location, Transport};
 #[non_exhaustive]
 pub enum SetupError {
     /// The address cannot be listened on.
-    #[error("cannot listen on {address}; {}", listen_mend(address, source))]
+    #[error("cannot listen on {address}; {}", listen_mend(address))]
     Listen {
         /// The address.
         address: Location,
@@ -215,12 +215,11 @@ pub enum RegisterError {
     Device(#[from] pmof_verbs::RegisterError),
 }
 
-fn listen_mend(address: &Location, source: &io::Error) -> &'static str {
+fn listen_mend(address: &Location) -> &'static str {
     match address {
-        Location::Ip(_) if source.kind() == io::ErrorKind::AddrNotAvailable => {
-            "no interface of this machine has the address: name one that `ip address` lists"
+        Location::Ip(_) => {
+            "name an address of this machine (`ip address` lists them) and a port that is free, or port 0 for any"
         }
-        Location::Ip(_) => "choose another port, or 0 for a free one",
         Location::Path(_) => "name a socket in a directory that exists and is this user's own",
     }
 }

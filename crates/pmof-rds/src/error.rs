@@ -114,15 +114,23 @@ pub enum MapError {
     #[error("RDS takes no more for now")]
     Again,
     /// The kernel does not register the memory.
-    #[error("RDS does not register {len_bytes} bytes of {kind}{}", reason(source))]
+    #[error("RDS does not register {len_bytes} bytes of {kind}{why}")]
     Kernel {
         /// What the medium is.
         kind: MediumKind,
         /// Its length.
         len_bytes: u64,
+        /// What is known of that, behind a colon; else empty.
+        why: &'static str,
         /// What the kernel said.
         source: io::Error,
     },
+}
+
+impl MapError {
+    pub(crate) fn kernel(kind: MediumKind, len_bytes: u64, source: io::Error) -> Self {
+        Self::Kernel { kind, len_bytes, why: reason(&source), source }
+    }
 }
 
 /// What is known of an error number.
@@ -151,7 +159,7 @@ mod tests {
             [(libc::EOPNOTSUPP, "fsdax"), (libc::EFAULT, "page cache"), (libc::EIO, "anonymous memory")]
         {
             let source = io::Error::from_raw_os_error(errno);
-            let text = MapError::Kernel { kind: MediumKind::Anonymous, len_bytes: 4096, source }.to_string();
+            let text = MapError::kernel(MediumKind::Anonymous, 4096, source).to_string();
             assert!(text.contains(words) && text.contains("4096"), "{text}");
         }
     }

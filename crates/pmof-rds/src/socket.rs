@@ -234,7 +234,7 @@ impl Socket {
         let sent = self.send_with(to, bytes, &mut Control::with(RDS_CMSG_RDMA_MAP, bytes_of(&arguments)));
         sent.map_err(|source| match SendFailure::of(source) {
             SendFailure::Again => MapError::Again,
-            SendFailure::Kernel(source) => MapError::Kernel { kind, len_bytes, source },
+            SendFailure::Kernel(source) => MapError::kernel(kind, len_bytes, source),
         })?;
         // SAFETY: the kernel has written it through the address that it was given, before the call returned.
         Ok(Cookie(unsafe { (&raw const cookie).read_volatile() }))

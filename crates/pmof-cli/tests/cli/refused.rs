@@ -199,7 +199,7 @@ fn addresses_to_listen_on() {
     let target = Target::start();
     let root = directory();
     let listen = |address: &str| pmof(["serve", "--root", text(root.path()), "--listen", address]);
-    listen(&target.address).failed(&["cannot listen on", "in use", "choose another port"]);
+    listen(&target.address).failed(&["cannot listen on", "in use", "a port that is free"]);
     for address in ["tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://192.0.2.1:0"] {
         listen(address).failed(&["will not listen on", "not authenticated", "loopback"]);
     }
