@@ -93,12 +93,16 @@ mod queue;
 #[cfg(feature = "rds")]
 mod rds;
 mod region;
+#[cfg(any(feature = "fabric", feature = "rds"))]
+mod rendezvous;
 mod request;
 mod ring;
 mod shared;
 mod shm;
 mod short;
 pub mod sim;
+#[cfg(any(feature = "fabric", feature = "rds"))]
+mod sleeping;
 mod sync;
 mod traffic;
 mod transport;

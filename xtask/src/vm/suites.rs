@@ -103,7 +103,7 @@ const SUITES: &[Suite] = &[
     },
     Suite {
         name: "rds-soak",
-        about: "a link that is cut at random under writes, flushes and additions over RDS",
+        about: "RDS over the loopback, and a link that is cut at random under writes, flushes and additions",
         is_soak: true,
         run: devices::run_rds_soak,
     },

@@ -13,7 +13,6 @@ mod meeting;
 mod memory;
 mod opened;
 mod opening;
-mod sleeping;
 mod stream;
 mod wire;
 

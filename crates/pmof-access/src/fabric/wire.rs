@@ -13,10 +13,7 @@ use pmof_mem::{Durability, Promise, causes, forks::Uninherited};
 use pmof_proto::{DirectAccess, InputPlace, OperationKind, OutputView, PostError};
 use rustix::{
     io::Errno,
-    net::{
-        AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, connect, getsockname, ipproto, recv,
-        send, shutdown, socket_with, sockopt,
-    },
+    net::{RecvFlags, SendFlags, Shutdown, getsockname, recv, send, shutdown},
 };
 
 use super::{
@@ -24,19 +21,16 @@ use super::{
     lane::{IN_PLACE_MIN_BYTES, Lane},
     meeting::Meeting,
     opened::{Opened, SharedEndpoint},
-    sleeping::Sleeping,
     stream::{RECEIVE_BYTES, RECEIVES},
 };
 use crate::{
     DEFAULT_LOSS_TIMEOUT, Method, RemoteRegion, SetupError,
     error::system,
+    rendezvous,
     request::{Data, Request, Verb},
+    sleeping::Sleeping,
     wire::{CompletionChannel, DirectWay, Finished, Posted, Posting, Submission, Wire},
 };
-
-/// Keepalive probes before a silent host counts as gone, and the longest time between them that Linux takes.
-const KEEPALIVE_PROBES: u32 = 3;
-const KEEPALIVE_INTERVAL_MAX: Duration = Duration::from_secs(32_767);
 
 /// How many times the loss timeout a provider may work on what was posted without completing anything.
 const STUCK_LOSSES: u32 = 2;
@@ -81,13 +75,7 @@ pub(super) struct FabricWire {
 impl FabricWire {
     /// Starts to connect; success or failure shows when the wire is driven.
     pub(super) fn connecting(opened: &Arc<Opened>, to: SocketAddr, loss_timeout: Duration) -> io::Result<Self> {
-        let family = if to.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = Uninherited::open(|| socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP)))?;
-        match connect(&socket, &to) {
-            Ok(()) | Err(Errno::INPROGRESS) => {}
-            Err(errno) => return Err(errno.into()),
-        }
+        let socket = rendezvous::connecting(to, None)?;
         Ok(Self::new(opened, socket, true, loss_timeout)?)
     }
 
@@ -114,9 +102,7 @@ impl FabricWire {
         is_initiator: bool,
         loss_timeout: Duration,
     ) -> Result<Self, Errno> {
-        sockopt::set_tcp_nodelay(&socket, true)?;
-        sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_PROBES)?;
-        sockopt::set_socket_keepalive(&socket, true)?;
+        rendezvous::keep_alive(&socket)?;
         let mut wire = Self {
             opened: Arc::clone(opened),
             socket: Arc::new(socket),
@@ -198,18 +184,8 @@ impl FabricWire {
     /// Whether the other side's process is there.
     pub(super) fn look_at_socket(&mut self) -> io::Result<()> {
         self.looks_at_socket = false;
-        if self.is_gone {
-            return Ok(());
-        }
-        match recv(&self.socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
-            Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(()),
-            Ok((0, _)) => {
-                self.is_gone = true;
-                Ok(())
-            }
-            Ok(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "the other side sent what is not a greeting")),
-            Err(errno) => Err(errno.into()),
-        }
+        self.is_gone = self.is_gone || !rendezvous::is_there(&self.socket)?;
+        Ok(())
     }
 
     /// Takes in what happened, without telling outcomes. True if anything moved.
@@ -336,12 +312,7 @@ impl Wire for FabricWire {
 
     fn set_loss_timeout(&mut self, loss_timeout: Duration) {
         self.loss_timeout = loss_timeout;
-        let interval = (loss_timeout / (KEEPALIVE_PROBES + 1)).clamp(Duration::from_secs(1), KEEPALIVE_INTERVAL_MAX);
-        let user_timeout_ms = u32::try_from(loss_timeout.as_millis()).unwrap_or(u32::MAX).min(i32::MAX as u32);
-        // Failure means that the connection is gone already, which the next look tells.
-        let _ = sockopt::set_tcp_user_timeout(&self.socket, user_timeout_ms);
-        let _ = sockopt::set_tcp_keepidle(&self.socket, interval);
-        let _ = sockopt::set_tcp_keepintvl(&self.socket, interval);
+        rendezvous::set_loss_timeout(&self.socket, loss_timeout);
     }
 
     fn shutdown_output(&mut self) {
@@ -404,7 +375,7 @@ impl Wire for FabricWire {
         self.looks_at_socket = true;
         let moved = self.progress(finished)?;
         self.check_stuck(now)?;
-        Ok((Some(now + self.loss_timeout / KEEPALIVE_PROBES), moved))
+        Ok((Some(now + self.loss_timeout / rendezvous::KEEPALIVE_PROBES), moved))
     }
 
     fn is_connecting(&self) -> bool {

@@ -7,19 +7,11 @@ use std::{
 };
 
 use pmof_mem::forks::Uninherited;
-use rustix::{
-    io::Errno,
-    net::{
-        AddressFamily, SocketFlags, SocketType, accept_with, bind, getpeername, getsockname, ipproto, listen,
-        socket_with, sockopt,
-    },
-};
 
 use super::wire::RdsWire;
 use crate::{
-    SetupError,
-    error::system,
-    transport::{Incoming, LISTEN_BACKLOG, NewConnection},
+    SetupError, rendezvous,
+    transport::{Incoming, NewConnection},
     wire::Wire,
 };
 
@@ -31,28 +23,14 @@ pub(super) struct RdsIncoming {
 
 impl RdsIncoming {
     pub(super) fn open(at: SocketAddr) -> io::Result<(Self, SocketAddr)> {
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let open = || socket_with(AddressFamily::INET, SocketType::STREAM, flags, Some(ipproto::TCP));
-        let socket = Uninherited::open(open)?;
-        // A target that was killed must be able to come back on its port at once.
-        sockopt::set_socket_reuseaddr(&socket, true)?;
-        bind(&socket, &at)?;
-        listen(&socket, LISTEN_BACKLOG)?;
-        let bound = SocketAddr::try_from(getsockname(&socket)?)?;
+        let (socket, bound) = rendezvous::listening(at)?;
         Ok((Self { socket }, bound))
     }
 }
 
 impl Incoming for RdsIncoming {
     fn accept(&self) -> Result<Option<NewConnection>, SetupError> {
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let socket = match Uninherited::open(|| accept_with(&self.socket, flags)) {
-            Ok(socket) => socket,
-            // The client gave up before it was its turn.
-            Err(Errno::WOULDBLOCK | Errno::INTR | Errno::CONNABORTED) => return Ok(None),
-            Err(errno) => return Err(system("accept4")(errno)),
-        };
-        let from = getpeername(&socket).ok().flatten().and_then(|name| SocketAddr::try_from(name).ok());
+        let Some((socket, from)) = rendezvous::accept(&self.socket)? else { return Ok(None) };
         let wire = RdsWire::accepted(socket)?;
         Ok(wire.map(|wire| (Box::new(wire) as Box<dyn Wire>, from)))
     }

@@ -8,7 +8,6 @@ mod greeting;
 mod incoming;
 mod lane;
 mod opening;
-mod sleeping;
 mod stream;
 mod wire;
 

@@ -13,28 +13,22 @@ use pmof_proto::{InputPlace, OutputView};
 use pmof_rds::{RdsError, Socket};
 use rustix::{
     io::Errno,
-    net::{
-        AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, bind, connect, getsockname, ipproto,
-        recv, send, shutdown, socket_with, sockopt,
-    },
+    net::{RecvFlags, SendFlags, Shutdown, getsockname, recv, send, shutdown},
 };
 
 use super::{
     greeting::{GREETING_BYTES, Greeting},
     lane::Lane,
     opening::as_io,
-    sleeping::Sleeping,
     stream::{DATAGRAM_BYTES, DATAGRAMS},
 };
 use crate::{
     DEFAULT_LOSS_TIMEOUT, SetupError,
     error::system,
+    rendezvous,
+    sleeping::Sleeping,
     wire::{CompletionChannel, DirectWay, Finished, Wire},
 };
-
-/// Keepalive probes before a silent host counts as gone, and the longest time between them that Linux takes.
-const KEEPALIVE_PROBES: u32 = 3;
-const KEEPALIVE_INTERVAL_MAX: Duration = Duration::from_secs(32_767);
 
 /// How many times the loss timeout what was sent may go without an answer: the kernel tells of no broken connection between the hosts, it makes
 /// another one.
@@ -66,16 +60,7 @@ pub(super) struct RdsWire {
 impl RdsWire {
     /// Starts to connect; success or failure shows when the wire is driven.
     pub(super) fn connecting(to: SocketAddr, source: Option<IpAddr>, loss_timeout: Duration) -> io::Result<Self> {
-        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-        let open = || socket_with(AddressFamily::INET, SocketType::STREAM, flags, Some(ipproto::TCP));
-        let socket = Uninherited::open(open)?;
-        if let Some(source) = source {
-            bind(&socket, &SocketAddr::new(source, 0))?;
-        }
-        match connect(&socket, &to) {
-            Ok(()) | Err(Errno::INPROGRESS) => {}
-            Err(errno) => return Err(errno.into()),
-        }
+        let socket = rendezvous::connecting(to, source)?;
         Ok(Self::new(socket, true, loss_timeout)?)
     }
 
@@ -97,9 +82,7 @@ impl RdsWire {
     }
 
     fn new(socket: Uninherited, is_initiator: bool, loss_timeout: Duration) -> Result<Self, Errno> {
-        sockopt::set_tcp_nodelay(&socket, true)?;
-        sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_PROBES)?;
-        sockopt::set_socket_keepalive(&socket, true)?;
+        rendezvous::keep_alive(&socket)?;
         let mut wire = Self {
             socket: Arc::new(socket),
             sleeping: Sleeping::new()?,
@@ -171,18 +154,8 @@ impl RdsWire {
 
     /// Whether the other side's process is there.
     fn look_at_socket(&mut self) -> io::Result<()> {
-        if self.is_gone {
-            return Ok(());
-        }
-        match recv(&self.socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
-            Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(()),
-            Ok((0, _)) => {
-                self.is_gone = true;
-                Ok(())
-            }
-            Ok(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "the other side sent what is not a greeting")),
-            Err(errno) => Err(errno.into()),
-        }
+        self.is_gone = self.is_gone || !rendezvous::is_there(&self.socket)?;
+        Ok(())
     }
 
     /// Takes in what happened. True if anything moved.
@@ -274,12 +247,7 @@ impl Wire for RdsWire {
 
     fn set_loss_timeout(&mut self, loss_timeout: Duration) {
         self.loss_timeout = loss_timeout;
-        let interval = (loss_timeout / (KEEPALIVE_PROBES + 1)).clamp(Duration::from_secs(1), KEEPALIVE_INTERVAL_MAX);
-        let user_timeout_ms = u32::try_from(loss_timeout.as_millis()).unwrap_or(u32::MAX).min(i32::MAX as u32);
-        // Failure means that the connection is gone already, which the next look tells.
-        let _ = sockopt::set_tcp_user_timeout(&self.socket, user_timeout_ms);
-        let _ = sockopt::set_tcp_keepidle(&self.socket, interval);
-        let _ = sockopt::set_tcp_keepintvl(&self.socket, interval);
+        rendezvous::set_loss_timeout(&self.socket, loss_timeout);
     }
 
     fn shutdown_output(&mut self) {
@@ -323,7 +291,7 @@ impl Wire for RdsWire {
         }
         let moved = self.progress(finished)?;
         self.check_stuck(now)?;
-        Ok((Some(now + self.loss_timeout / KEEPALIVE_PROBES), moved))
+        Ok((Some(now + self.loss_timeout / rendezvous::KEEPALIVE_PROBES), moved))
     }
 
     fn is_connecting(&self) -> bool {
