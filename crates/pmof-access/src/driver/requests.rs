@@ -16,8 +16,15 @@ use crate::progress::{ReadyFlag as _, ReadySignal};
 type Request = (Arc<Link>, Vec<u8>);
 
 #[derive(Debug, Default)]
+struct Waiting {
+    requests: VecDeque<Request>,
+    /// Whoever took the last one is to look again.
+    looks_again: bool,
+}
+
+#[derive(Debug, Default)]
 pub(super) struct Requests {
-    waiting: Mutex<VecDeque<Request>>,
+    waiting: Mutex<Waiting>,
     /// Readable while there are any: their sockets, whose bytes were read, show them no more.
     signal: Option<ReadySignal>,
 }
@@ -35,14 +42,16 @@ impl Requests {
     pub(super) fn push(&self, link: Arc<Link>, private_data: Vec<u8>) {
         let mut waiting = self.waiting.lock();
         order::publish(self);
-        waiting.push_back((link, private_data));
+        waiting.requests.push_back((link, private_data));
         self.show(&waiting);
     }
 
-    /// The one that waits longest.
+    /// The one that waits longest. Where connections are devices', nobody asks those of the others for notifications with a request in hand: the
+    /// descriptor stays readable until there is none to take.
     pub(super) fn take(&self) -> Option<Request> {
         let mut waiting = self.waiting.lock();
-        let request = waiting.pop_front();
+        let request = waiting.requests.pop_front();
+        waiting.looks_again = request.as_ref().is_some_and(|(link, _)| link.notifies_on_request);
         order::observe(self);
         self.show(&waiting);
         request
@@ -51,13 +60,13 @@ impl Requests {
     /// Drops the request of a connection that was given up.
     pub(super) fn forget(&self, id: u64) {
         let mut waiting = self.waiting.lock();
-        waiting.retain(|(link, _)| link.id != id);
+        waiting.requests.retain(|(link, _)| link.id != id);
         self.show(&waiting);
     }
 
-    fn show(&self, waiting: &VecDeque<Request>) {
+    fn show(&self, waiting: &Waiting) {
         match &self.signal {
-            Some(signal) if waiting.is_empty() => signal.clear(),
+            Some(signal) if waiting.requests.is_empty() && !waiting.looks_again => signal.clear(),
             Some(signal) => signal.set(),
             None => {}
         }

@@ -193,15 +193,14 @@ impl FabricWire {
         if self.is_stopped {
             return Ok(false);
         }
-        if !self.is_standing && !self.get_acquainted()? {
-            return Ok(false);
-        }
+        let has_greeted = !self.is_standing && self.get_acquainted()?;
         if self.looks_at_socket && self.is_standing {
             // What the other side said last came before its socket was closed.
             self.look_at_socket()?;
         }
-        let Some(lane) = self.lane.as_mut().filter(|lane| lane.broken.is_none()) else { return Ok(false) };
-        let moved = lane.poll()?;
+        let is_standing = self.is_standing;
+        let lane = self.lane.as_mut().filter(|lane| is_standing && lane.broken.is_none());
+        let moved = has_greeted | lane.map_or(Ok(false), Lane::poll)?;
         self.has_moved |= moved;
         if moved {
             self.naps = 0;
@@ -343,6 +342,10 @@ impl Wire for FabricWire {
 
     fn submit(&mut self) {
         self.try_hand_over();
+        // Those who sleep may know of nothing that waits.
+        if self.lane().is_some_and(|lane| lane.items.has_waiting()) {
+            self.sleeping.wake_after(Some(self.naps));
+        }
     }
 
     fn request_notification(&mut self) {
@@ -361,8 +364,10 @@ impl Wire for FabricWire {
                     }
                     break;
                 }
-                // What fails here fails in the next progress too.
-                let _ = self.take_in();
+                // What was taken in here shows nowhere else, and what fails fails in the next progress too.
+                if self.take_in().unwrap_or(true) {
+                    break;
+                }
             }
         }
         // Before the other side has greeted, the socket tells.

@@ -163,16 +163,17 @@ impl RdsWire {
         if self.is_stopped {
             return Ok(false);
         }
-        if !self.is_standing && !self.get_acquainted()? {
-            return Ok(false);
+        let has_greeted = !self.is_standing && self.get_acquainted()?;
+        if !self.is_standing {
+            return Ok(has_greeted);
         }
         // Before the datagrams: what the other side said last came before it closed its socket.
         self.look_at_socket()?;
-        let Some(lane) = &mut self.lane else { return Ok(false) };
+        let Some(lane) = &mut self.lane else { return Ok(has_greeted) };
         if let Some(why) = &lane.broken {
             return Err(io::Error::new(io::ErrorKind::ConnectionAborted, why.clone()));
         }
-        let moved = lane.poll()?;
+        let moved = has_greeted | lane.poll()?;
         self.has_moved |= moved;
         if moved {
             self.naps = 0;
@@ -275,6 +276,10 @@ impl Wire for RdsWire {
 
     fn submit(&mut self) {
         self.try_hand_over();
+        // Those who sleep may know of nothing that waits.
+        if self.lane().is_some_and(|lane| lane.has_waiting()) {
+            self.sleeping.wake_after(Some(self.naps));
+        }
     }
 
     fn request_notification(&mut self) {
