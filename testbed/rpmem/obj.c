@@ -2,7 +2,7 @@
  * Debian's unmodified libpmemobj and libpmempool on a librpmem: pools with one, two and three remote replicas, clients and targets
  * that are killed, parts that are lost. C11 with the extensions of GNU C:
  *
- *   rpmem-obj [--kills N] [--seed S] [--between LIBRARY] [--keep KEPT] [--pmof PMOF] DIRECTORY TARGET
+ *   rpmem-obj [--kills N] [--seed S] [--between LIBRARY] [--keep KEPT] [--pmof PMOF] [--provider NAME] DIRECTORY TARGET
  *
  * DIRECTORY is a stage (stage.h), TARGET what pool sets call the other machine. RPMEM_SSH and RPMEM_CMD say how ssh reaches the stage.
  *
@@ -11,6 +11,7 @@
  *   --between L  a directory with the librpmem.so.1 of between.c: it leaves out persists, which the comparison must find, kills its
  *                process before one, and remembers the last
  *   --pmof P     the program pmof, which makes replicas equal that libpmemobj left different
+ *   --provider N the provider of libfabric that RPMEM_PROVIDER names: all data must go over it, by librpmem's log DIRECTORY/log
  *   --keep K     a directory for the parts of a pool whose replicas differ after a kill
  *
  * Which librpmem is judged says LD_LIBRARY_PATH. Output and exit codes are those of rpmem-check.
@@ -168,8 +169,31 @@ static void check_losses(void) {
     }
 }
 
+/* What librpmem logs of its connections, each on one line: `connection 1 over fabric+tcp-msg with 127.0.0.1:7204 is established`. */
+static void check_provider(const char *provider) {
+    section("provider of libfabric");
+    size_t bytes;
+    char over[64], *rest = NULL, *log = (char *)contents("log", &bytes);
+    snprintf(over, sizeof over, " over fabric+%s ", provider);
+    unsigned connections = 0, carried = 0;
+    for (char *line = log == NULL ? NULL : strtok_r(log, "\n", &rest); line != NULL; line = strtok_r(NULL, "\n", &rest)) {
+        bool is_carried = strstr(line, over) != NULL;
+        if (strstr(line, " is established") == NULL)
+            continue;
+        connections++;
+        carried += is_carried;
+        if (!is_carried && connections - carried == 1)
+            tell("%s", line);
+    }
+    free(log);
+    check(carried > 0 && carried == connections, "%u of %u connections, to %u targets, went over fabric+%s", carried, connections,
+          targets_started(), provider);
+}
+
 static _Noreturn void usage(void) {
-    fputs("usage: rpmem-obj [--kills N] [--seed S] [--between DIRECTORY] [--keep DIRECTORY] [--pmof PROGRAM] DIRECTORY TARGET\n", stderr);
+    fputs("usage: rpmem-obj [--kills N] [--seed S] [--between DIRECTORY] [--keep DIRECTORY] [--pmof PROGRAM] [--provider NAME] DIRECTORY "
+          "TARGET\n",
+          stderr);
     exit(2);
 }
 
@@ -182,10 +206,11 @@ int main(int count, char **arguments) {
         {"between", required_argument, NULL, 'b'},
         {"keep", required_argument, NULL, 'd'},
         {"pmof", required_argument, NULL, 'p'},
+        {"provider", required_argument, NULL, 'r'},
         {NULL, 0, NULL, 0},
     };
     unsigned kills = 20;
-    const char *keep = NULL, *pmof = NULL;
+    const char *keep = NULL, *pmof = NULL, *provider = NULL;
     for (int option; (option = getopt_long(count, arguments, "", known, NULL)) != -1;) {
         switch (option) {
         case 'k': kills = (unsigned)strtoul(optarg, NULL, 10); break;
@@ -193,6 +218,7 @@ int main(int count, char **arguments) {
         case 'b': between_library = optarg; break;
         case 'd': keep = optarg; break;
         case 'p': pmof = optarg; break;
+        case 'r': provider = optarg; break;
         default: usage();
         }
     }
@@ -215,5 +241,7 @@ int main(int count, char **arguments) {
     check_client_kills(kills, keep);
     check_new_runs();
     check_loose_objects(pmof);
+    if (provider != NULL)
+        check_provider(provider);
     return finish();
 }

@@ -281,6 +281,15 @@ const AFTER_TESTS: &[Suite] = &[
         ..PLAIN
     },
     Suite {
+        name: "librpmem: libpmemobj over libfabric",
+        command: &["cargo", "xtask", "rpmem", "obj", "--provider", "tcp-msg", "--kills", "5"],
+        counting: Counting::ByTest(Runner::Closing),
+        slow: true,
+        needs: Need::Files(&[SSHD, LIBPMEMOBJ, LIBPMEMPOOL]),
+        row: Some(Row::Second),
+        ..PLAIN
+    },
+    Suite {
         name: "demo",
         command: &[PMOF, "demo"],
         slow: true,

@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | 0 | 8 | magic `PMOFHELO` |
 //! | 8 | 2 | version: 1 |
-//! | 10 | 2 | transports that the initiator has: bit 0 tcp, bit 1 verbs; bits 2 to 5 the provider of libfabric that it asks for, 0 none, 1 tcp, 2 net, 3 udp, 4 verbs, 5 efa, 6 psm3; others are ignored |
+//! | 10 | 2 | transports that the initiator has: bit 0 tcp, bit 1 verbs; bits 2 to 5 the provider of libfabric that it asks for, 0 none, 1 tcp, 2 net, 3 udp, 4 verbs, 5 efa, 6 psm3, 7 tcp-msg, 8 verbs-msg; others are ignored |
 //! | 12 | 4 | reserved, zero |
 //! | 16 | 16 | nonce, random |
 //! | 32 | 4 | CRC32C of all before |

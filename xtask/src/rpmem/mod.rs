@@ -8,8 +8,9 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, Subcommand};
+use serde_json::Value;
 
-use crate::{capi, judge, suites};
+use crate::{capi, counts::Counts, judge, suites};
 use stage::Stage;
 
 mod stage;
@@ -41,6 +42,9 @@ pub(crate) enum Rpmem {
         /// Of the work and the moments of the kills
         #[arg(long, default_value_t = 1)]
         seed: u64,
+        /// Use this provider of libfabric (`RPMEM_PROVIDER`), such as `tcp-msg`, and check that all connections go over it
+        #[arg(long, value_name = "NAME")]
+        provider: Option<String>,
         #[command(flatten)]
         library: Library,
     },
@@ -76,7 +80,7 @@ impl Rpmem {
     pub(crate) fn run(self) -> Result<ExitCode> {
         match self {
             Self::Check { valgrind, library } => check(valgrind, &library),
-            Self::Obj { kills, seed, library } => obj(kills, seed, &library),
+            Self::Obj { kills, seed, provider, library } => obj(kills, seed, provider.as_deref(), &library),
             Self::Bench { rounds, library } => bench(rounds, &library),
         }
     }
@@ -94,8 +98,12 @@ fn check(valgrind: bool, library: &Library) -> Result<ExitCode> {
     judge::run(command.arg(stage.directory()).arg(stage.target()))
 }
 
-fn obj(kills: u32, seed: u64, library: &Library) -> Result<ExitCode> {
+fn obj(kills: u32, seed: u64, provider: Option<&str>, library: &Library) -> Result<ExitCode> {
     let library = library.directory()?;
+    if let Some(why) = provider.map(|_| no_libfabric()).transpose()?.flatten() {
+        println!("skipped: {why}\n{}", Counts::ONE_SKIPPED);
+        return Ok(ExitCode::SUCCESS);
+    }
     ensure!(Path::new(LIBPMEMOBJ).exists(), "no {LIBPMEMOBJ} here: apt-get install libpmemobj-dev libpmempool-dev");
     let program =
         compile("rpmem-obj", &judge::sources(&sources()?, &["obj", "stage.c"])?, &["-lpmemobj", "-lpmempool"])?;
@@ -112,7 +120,19 @@ fn obj(kills: u32, seed: u64, library: &Library) -> Result<ExitCode> {
     stage.prepare(&mut command, &library);
     command.args(["--kills", &kills.to_string(), "--seed", &seed.to_string(), "--between"]);
     command.args(between.parent()).arg("--keep").arg(keep).arg("--pmof").arg(release("pmof")?);
+    if let Some(provider) = provider {
+        command.env("RPMEM_PROVIDER", provider).args(["--provider", provider]);
+        command.env("RPMEM_LOG_LEVEL", "3").env("RPMEM_LOG_FILE", stage.directory().join("log")).env_remove("PMOF_LOG");
+    }
     judge::run(command.arg(stage.directory()).arg(stage.target()))
+}
+
+/// Why there is no libfabric here, if there is none.
+fn no_libfabric() -> Result<Option<String>> {
+    let mut doctor = Command::new(release("pmof")?);
+    let output = doctor.args(["doctor", "--json"]).output().context("starting pmof doctor")?;
+    let report: Value = serde_json::from_slice(&output.stdout).context("the JSON of pmof doctor")?;
+    Ok(report["libfabric"]["unusable"]["why"].as_str().map(str::to_owned))
 }
 
 fn bench(rounds: u32, library: &Library) -> Result<ExitCode> {
