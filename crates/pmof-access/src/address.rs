@@ -110,14 +110,15 @@ impl FabricProvider {
         matches!(self, Self::TcpConnected | Self::VerbsConnected)
     }
 
-    /// The one with datagram endpoints that the library calls so, with what it puts over it; `None` where addresses have no word for it.
-    pub fn of_library_name(name: &str) -> Option<Self> {
+    /// The one with connected or datagram endpoints that the library calls so, with what it puts over it; `None` where addresses have no word
+    /// for it.
+    pub fn of_library_name(name: &str, is_connected: bool) -> Option<Self> {
         let named = |provider: &Self| {
             provider
                 .library_name()
                 .is_some_and(|own| name.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with(';')))
         };
-        Self::ALL.into_iter().filter(|provider| !provider.is_connected()).find(named)
+        Self::ALL.into_iter().filter(|provider| provider.is_connected() == is_connected).find(named)
     }
 }
 
@@ -380,15 +381,19 @@ mod tests {
 
     #[test]
     fn providers_are_found_by_what_the_library_calls_them() {
-        for (name, scheme) in [
-            ("tcp", Some("fabric+tcp")),
-            ("tcp;ofi_rxm", Some("fabric+tcp")),
-            ("udp;ofi_rxd", Some("fabric+udp")),
-            ("udp", None),
-            ("tcpx", None),
-            ("", None),
+        for (name, is_connected, scheme) in [
+            ("tcp", false, Some("fabric+tcp")),
+            ("tcp;ofi_rxm", false, Some("fabric+tcp")),
+            ("tcp", true, Some("fabric+tcp-msg")),
+            ("verbs", true, Some("fabric+verbs-msg")),
+            ("net", true, None),
+            ("udp;ofi_rxd", false, Some("fabric+udp")),
+            ("udp", false, None),
+            ("tcpx", false, None),
+            ("", false, None),
         ] {
-            assert_eq!(FabricProvider::of_library_name(name).map(FabricProvider::scheme), scheme, "{name}");
+            let found = FabricProvider::of_library_name(name, is_connected);
+            assert_eq!(found.map(FabricProvider::scheme), scheme, "{name}");
         }
     }
 

@@ -47,7 +47,10 @@ pub enum LoadError {
         symbol: &'static str,
     },
     /// The library is too old.
-    #[error("{library} is version {major}.{minor}: pmof needs libfabric 1.11 or later; upgrade libfabric")]
+    #[error(
+        "{library} is version {major}.{minor}: pmof needs libfabric 1.11 or later; upgrade libfabric (Debian, Ubuntu: apt install \
+         libfabric1; Fedora, RHEL: dnf upgrade libfabric)"
+    )]
     TooOld {
         /// The library that was loaded.
         library: String,

@@ -33,6 +33,23 @@ pub enum FabricError {
         /// The library's version.
         minor: u16,
     },
+    /// The provider is there, without something that pmof needs.
+    #[error(
+        "libfabric {major}.{minor}'s {provider} lacks {lacks}: pmof needs {kind} endpoints with messages, RMA and ordered delivery; \
+         use another provider (`pmof doctor` lists them)"
+    )]
+    Lacking {
+        /// The provider.
+        provider: String,
+        /// What it lacks, with the names of libfabric's constants.
+        lacks: String,
+        /// What kind of endpoints were asked for.
+        kind: EndpointKind,
+        /// The library's version.
+        major: u16,
+        /// The library's version.
+        minor: u16,
+    },
     /// The provider exists and is not used.
     #[error("the provider {provider} is not supported: {why}")]
     Unsupported {

@@ -14,6 +14,7 @@ use pmof_fabric_sys::Fabric;
 use crate::{
     FabricError,
     kind::{EndpointKind, NAME_BYTES_MAX},
+    lacks::{ORDER, lacks},
 };
 
 bitflags! {
@@ -141,11 +142,34 @@ pub fn list(query: &Query) -> Result<Vec<Info>, FabricError> {
     // SAFETY: the node is a C string or null, and the hints are whole.
     let infos = unsafe { offers(fabric, (node, flags), hints.raw.as_ptr()) };
     let mut infos = infos.map_err(|status| match -status {
-        sys::FI_ENODATA => nothing(),
+        // SAFETY: the node is a C string or null.
+        sys::FI_ENODATA => unsafe { unfit(fabric, (node, flags), query) }.unwrap_or_else(nothing),
         _ => FabricError::call(fabric, "fi_getinfo", provider.unwrap_or("all providers"), status.into()),
     })?;
     infos.retain(|info| refusal(&info.provider()).is_none());
     if infos.is_empty() { Err(nothing()) } else { Ok(infos) }
+}
+
+/// What the provider that is asked for lacks, by the offer that lacks least; `None`: it has no offer here, or lacks nothing that is known.
+///
+/// # Safety
+///
+/// The node is a C string or null.
+unsafe fn unfit(fabric: &'static Fabric, node_and_flags: (*const c_char, u64), query: &Query) -> Option<FabricError> {
+    let provider = query.provider.as_deref()?;
+    // SAFETY: the node is a C string or null, as this function asks of its caller, and there are no hints.
+    let infos = unsafe { offers(fabric, node_and_flags, ptr::null()) }.ok()?;
+    let is_of_provider = |name: &str| name == provider || name.split(';').next() == Some(provider);
+    let known = infos.iter().filter(|info| is_of_provider(&info.provider()));
+    let lacks = known.map(|info| lacks(info, query.kind)).min_by_key(Vec::len).filter(|lacks| !lacks.is_empty())?;
+    let (major, minor) = fabric.version();
+    Some(FabricError::Lacking {
+        provider: provider.to_owned(),
+        lacks: lacks.join(", "),
+        kind: query.kind,
+        major,
+        minor,
+    })
 }
 
 /// What the library says of one provider of this machine.
@@ -154,7 +178,9 @@ pub struct Offer {
     /// The provider, with what lies over it: `tcp;ofi_rxm`.
     pub provider: String,
     /// Why it is not used; `None`: it is.
-    pub why_not: Option<&'static str>,
+    pub why_not: Option<String>,
+    /// Whether it is used by connected endpoints (`FI_EP_MSG`); the others by reliable datagram endpoints.
+    pub is_connected: bool,
     /// Whether it says that writes may be asked to reach a persistence domain (`FI_RMA_PMEM`).
     pub claims_persistence: bool,
 }
@@ -164,18 +190,21 @@ pub struct Offer {
 pub struct Survey {
     /// The library's version: major and minor.
     pub version: (u16, u16),
-    /// Its providers, each once, those first that are used.
+    /// Its providers, those first that are used: each once for each kind of endpoints that it is used by, else once.
     pub offers: Vec<Offer>,
 }
 
 /// All providers of this machine, those too that are not used.
 pub fn survey() -> Result<Survey, FabricError> {
     let fabric = Fabric::load()?;
-    let usable = match list(&Query::default()) {
-        Ok(infos) => infos,
-        Err(FabricError::NoProvider { .. }) => Vec::new(),
-        Err(error) => return Err(error),
-    };
+    let mut usable = Vec::new();
+    for kind in [EndpointKind::Datagram, EndpointKind::Connected] {
+        match list(&Query { kind, ..Query::default() }) {
+            Ok(infos) => usable.extend(infos),
+            Err(FabricError::NoProvider { .. }) => {}
+            Err(error) => return Err(error),
+        }
+    }
     // SAFETY: no address is asked for, and nothing in particular.
     let others = match unsafe { offers(fabric, (ptr::null(), 0), ptr::null()) } {
         Ok(infos) => infos,
@@ -187,16 +216,28 @@ pub fn survey() -> Result<Survey, FabricError> {
     for (info, is_used) in used.chain(others.iter().map(|info| (info, false))) {
         let provider = info.provider();
         let claims_persistence = info.claims_persistence();
-        if let Some(known) = offers.iter_mut().find(|offer| offer.provider == provider) {
+        let is_connected = is_used && info.kind() == EndpointKind::Connected;
+        let is_known =
+            |offer: &&mut Offer| offer.provider == provider && (!is_used || offer.is_connected == is_connected);
+        if let Some(known) = offers.iter_mut().find(is_known) {
             // What it has with other endpoints than ours it does not promise to us.
             known.claims_persistence |= claims_persistence && known.why_not.is_some();
             continue;
         }
-        let lacks = "no reliable datagram endpoints with messages, RMA and ordered delivery";
-        let why_not = (!is_used).then(|| refusal(&provider).unwrap_or(lacks));
-        offers.push(Offer { provider, why_not, claims_persistence });
+        let why_not = (!is_used).then(|| refusal(&provider).map_or_else(|| without(info), ToOwned::to_owned));
+        offers.push(Offer { provider, why_not, is_connected, claims_persistence });
     }
     Ok(Survey { version: fabric.version(), offers })
+}
+
+/// Why an offer of a provider that is not refused is not used.
+fn without(info: &Info) -> String {
+    match lacks(info, EndpointKind::Datagram) {
+        lacks if lacks.is_empty() => {
+            "it wants a mode, or memory registered in a way, that pmof does not have".to_owned()
+        }
+        lacks => format!("it lacks {}", lacks.join(", ")),
+    }
 }
 
 /// What `fi_getinfo` finds, or its status.
@@ -204,7 +245,7 @@ pub fn survey() -> Result<Survey, FabricError> {
 /// # Safety
 ///
 /// The node is a C string or null, and the hints are whole or null.
-unsafe fn offers(
+pub(crate) unsafe fn offers(
     fabric: &'static Fabric,
     (node, flags): (*const c_char, u64),
     hints: *const sys::fi_info,
@@ -243,7 +284,6 @@ impl Hints {
         let failed = || FabricError::call(fabric, "fi_dupinfo", "an empty structure", i64::from(libc::ENOMEM));
         let hints = Self { raw: NonNull::new(raw).ok_or_else(failed)?, fabric };
         let persistent = if query.persistent { sys::FI_RMA_PMEM } else { 0 };
-        let order = sys::FI_ORDER_SAS | sys::FI_ORDER_SAW | sys::FI_ORDER_WAW | sys::FI_ORDER_RAW;
         let modes = MrMode::all().bits();
         // SAFETY: the library allocates an empty structure with all its parts. It frees the name with `free`, of whose allocator
         // `strdup` is.
@@ -252,8 +292,8 @@ impl Hints {
             (*hints).caps = sys::FI_MSG | sys::FI_RMA | persistent;
             (*hints).mode = sys::FI_CONTEXT | sys::FI_CONTEXT2;
             (*(*hints).ep_attr).type_ = query.kind.number();
-            (*(*hints).tx_attr).msg_order = order;
-            (*(*hints).rx_attr).msg_order = order;
+            (*(*hints).tx_attr).msg_order = ORDER;
+            (*(*hints).rx_attr).msg_order = ORDER;
             let domain = (*hints).domain_attr;
             (*domain).mr_mode = modes;
             (*domain).threading = sys::FI_THREAD_SAFE;
@@ -308,10 +348,24 @@ impl Info {
 
     /// What kind of endpoints it has.
     pub fn kind(&self) -> EndpointKind {
-        // SAFETY: an info that the library made has all its parts, and nothing changes them.
-        let number = unsafe { (*self.info().ep_attr).type_ };
-        if number == sys::FI_EP_MSG { EndpointKind::Connected } else { EndpointKind::Datagram }
+        if self.kind_number() == sys::FI_EP_MSG { EndpointKind::Connected } else { EndpointKind::Datagram }
     }
+
+    pub(crate) fn kind_number(&self) -> u32 {
+        // SAFETY: an info that the library made has all its parts, and nothing changes them.
+        unsafe { (*self.info().ep_attr).type_ }
+    }
+
+    pub(crate) fn capabilities(&self) -> u64 {
+        self.info().caps
+    }
+
+    /// The orders that it keeps, of what is sent and of what is received.
+    pub(crate) fn orders(&self) -> (u64, u64) {
+        // SAFETY: an info that the library made has all its parts, and nothing changes them.
+        (self.transmit().msg_order, unsafe { (*self.info().rx_attr).msg_order })
+    }
+
     pub(crate) fn raw(&self) -> *mut sys::fi_info {
         self.raw.as_ptr()
     }

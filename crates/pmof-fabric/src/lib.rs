@@ -28,6 +28,7 @@ mod endpoint;
 mod error;
 mod info;
 mod kind;
+mod lacks;
 
 pub use buffer::{Buffer, Bytes, MemoryPart};
 pub use connecting::{ConnectionRequest, PassiveEndpoint};

@@ -5,9 +5,11 @@ use std::{
     io::{BufRead, BufReader},
     net::TcpListener,
     path::Path,
-    process::{Child, Stdio},
+    process::{Child, Command, Stdio},
     time::Instant,
 };
+
+use limited_fabric::{Limit, LimitedFabric};
 
 use crate::support::{LONG, Said, command, directory, file_with, pattern, pmof, text, wait_until};
 
@@ -20,12 +22,13 @@ struct FabricTarget {
 impl FabricTarget {
     /// `None`, and skipped, where the library is not installed.
     fn start(root: &Path, listen: &str) -> Option<Self> {
-        let mut child = command(["serve", "--listen", listen, "--root"])
-            .arg(root)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
+        Self::start_with(root, listen, |_| {})
+    }
+
+    fn start_with(root: &Path, listen: &str, prepare: impl FnOnce(&mut Command)) -> Option<Self> {
+        let mut serve = command(["serve", "--listen", listen, "--root"]);
+        prepare(serve.arg(root).stdout(Stdio::piped()).stderr(Stdio::piped()));
+        let mut child = serve.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let Some(address) = line.strip_prefix("ready ") else {
@@ -144,6 +147,30 @@ fn a_library_that_cannot_be_loaded_harms_nothing_else() {
     pmof(&["cp", text(&source), &url]).done();
 }
 
+/// What a library of another version, or with poorer providers, cannot do is said, and costs nothing else.
+#[test]
+fn a_limited_library_is_refused_or_served_otherwise() {
+    let limited = match LimitedFabric::build() {
+        Ok(limited) => limited,
+        Err(why) => return skip_report::skipped!("{why}"),
+    };
+    let root = directory();
+    let listen = ["serve", "--root", text(root.path()), "--listen", "fabric+tcp://127.0.0.1:0"];
+    let url = "fabric+tcp://127.0.0.1:1/x";
+    for (limit, words) in [
+        (
+            Limit::Minor(10),
+            &["libfabric.so.1 is version 1.10", "needs libfabric 1.11 or later", "apt install libfabric1"][..],
+        ),
+        (Limit::NoRma, &["'s tcp lacks RMA (FI_RMA)", "use another provider"]),
+    ] {
+        for arguments in [&listen[..], &["pool", "info", url]] {
+            let start = Instant::now();
+            Said::new(start, limited.limit(&mut command(arguments), limit).output().unwrap()).failed(words);
+        }
+    }
+}
+
 #[test]
 fn the_demo_and_chaos_run_over_libfabric() {
     let place = directory();
@@ -172,7 +199,12 @@ fn the_doctor_lists_providers() {
     }
     let providers = report["libfabric"]["found"]["providers"].as_array().unwrap();
     let of = |scheme: &str| providers.iter().find(|provider| provider["scheme"] == scheme);
-    assert!(of("fabric+tcp").unwrap()["why_not"].is_null(), "{report}");
+    for scheme in ["fabric+tcp", "fabric+tcp-msg"] {
+        assert!(of(scheme).unwrap()["why_not"].is_null(), "{report}");
+    }
+    if let Some(udp) = providers.iter().find(|provider| provider["name"] == "udp") {
+        assert!(udp["why_not"].as_str().unwrap().contains("it lacks"), "{report}");
+    }
     if let Some(sockets) = of("fabric+sockets") {
         assert!(sockets["why_not"].as_str().unwrap().contains("10 ms"), "{report}");
     }

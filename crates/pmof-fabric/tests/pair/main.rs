@@ -11,6 +11,8 @@ use pmof_fabric::{
 };
 use pmof_mem::{Medium, Memory};
 
+mod limits;
+
 /// Longer than anything takes that works.
 const LONG: Duration = Duration::from_secs(60);
 
