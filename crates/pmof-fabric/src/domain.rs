@@ -106,6 +106,9 @@ impl Domain {
 
     /// Lets peers reach `len_bytes` (at least 1) of a medium from `offset` on, until the region is dropped. The key is taken where
     /// the provider does not choose one.
+    ///
+    /// # Errors
+    /// [`RegisterError::NoRoom`]: a limit is reached. What was registered before stays so.
     pub fn register(
         &self,
         memory: Arc<dyn Medium>,
@@ -136,6 +139,7 @@ impl Domain {
             let provider = self.0.info.provider();
             match error.errno {
                 sys::FI_ENOKEY => RegisterError::KeyInUse { key },
+                libc::ENOMEM | libc::ENOSPC => RegisterError::NoRoom { provider, kind, len_bytes, error },
                 _ => RegisterError::Provider { provider, kind, len_bytes, error },
             }
         })?;

@@ -203,6 +203,22 @@ pub enum RegisterError {
         /// The key.
         key: u64,
     },
+    /// A limit is reached: of the provider's or device's regions, or of the memory that this process may lock.
+    #[error(
+        "{provider} has no room to register {len_bytes} bytes of {kind}: allow more locked memory (ulimit -l unlimited, LimitMEMLOCK= of the \
+         systemd unit), or register fewer regions"
+    )]
+    NoRoom {
+        /// The provider.
+        provider: String,
+        /// What the medium is.
+        kind: MediumKind,
+        /// Its length.
+        len_bytes: u64,
+        /// What it said.
+        #[source]
+        error: Failure,
+    },
     /// The provider says no.
     #[error("the provider {provider} does not register {len_bytes} bytes of {kind}")]
     Provider {

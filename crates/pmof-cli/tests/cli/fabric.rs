@@ -169,6 +169,23 @@ fn a_limited_library_is_refused_or_served_otherwise() {
             Said::new(start, limited.limit(&mut command(arguments), limit).output().unwrap()).failed(words);
         }
     }
+
+    // No region can be registered at either side: messages carry all bytes.
+    let log = root.path().join("log");
+    let target = FabricTarget::start_with(root.path(), listen[4], |command| {
+        limited.limit(command, Limit::Regions(0)).args(["--log-level", "debug", "--log-file", text(&log)]);
+    });
+    let Some(target) = target else { return };
+    let (bytes, url) = (pattern(3_000_001), format!("{}/orders", target.address));
+    let (source, back) = (file_with(&root, "source", &bytes), root.path().join("back"));
+    for (from, to) in [(text(&source), url.as_str()), (url.as_str(), text(&back))] {
+        let start = Instant::now();
+        let mut command = command(["cp", from, to]);
+        Said::new(start, limited.limit(&mut command, Limit::Regions(0)).output().unwrap()).done();
+    }
+    assert!(fs::read(&back).unwrap() == bytes);
+    let log = fs::read_to_string(&log).unwrap();
+    assert!(log.contains("is served by this CPU: tcp") && log.contains("has no room to register"), "{log}");
 }
 
 #[test]
