@@ -291,9 +291,8 @@ impl Wire for FabricWire {
         if !lane.stream.is_empty() {
             return lane.stream.read(place);
         }
-        // What this side said last is still on its way.
-        let has_to_say = lane.is_closing && lane.broken.is_none() && !lane.items.is_empty();
-        if is_gone || (lane.stream.has_ended && !has_to_say) { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) }
+        // Who has said its end drops what comes, and may drive no more: what this side still has to say is not waited for.
+        if is_gone || lane.stream.has_ended { Ok(0) } else { Err(io::ErrorKind::WouldBlock.into()) }
     }
 
     fn may_have_input(&self) -> bool {

@@ -272,6 +272,27 @@ fn kinds_of_endpoints_do_not_mix() {
     assert!(text.contains("/msg") && text.contains("fabric+PROVIDER"), "{text}");
 }
 
+/// A side that has closed in order may drive no more: the other one does not wait until its provider has taken the last message, and
+/// lets go of memory.
+#[test]
+fn a_side_that_has_closed_is_not_waited_for() {
+    for provider in [FabricProvider::Tcp, FabricProvider::TcpConnected, FabricProvider::Net] {
+        if !has(provider) {
+            continue;
+        }
+        let peer = || Peer::open_at(Transport::Fabric(provider), [127, 0, 0, 1].into()).unwrap();
+        let (initiator, target) = (peer(), peer());
+        let queue = initiator.completion_queue(QueueOptions::default()).unwrap();
+        let serving = target.completion_queue(threaded()).unwrap();
+        let listener = target.listen(SocketAddr::from(([127, 0, 0, 1], 0)), listen_options()).unwrap();
+        let (here, there) = join(&initiator, &queue, &listener, &serving, &Setup::default());
+        here.disconnect();
+        let start = Instant::now();
+        assert!(there.close(LONG), "{provider:?}");
+        assert!(start.elapsed() < Duration::from_millis(700), "{provider:?}: {:?}", start.elapsed());
+    }
+}
+
 /// Who greets otherwise is dropped; the listener serves the next one.
 #[test]
 fn strange_greetings_harm_nobody() {
