@@ -9,6 +9,7 @@ use super::pattern::Post;
 
 pub(super) mod access;
 pub(super) mod floor;
+pub(super) mod polled;
 pub(super) mod pool;
 
 /// Makes operations for one thread.

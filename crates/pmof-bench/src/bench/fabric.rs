@@ -17,7 +17,7 @@ use std::{
     net::{SocketAddr, TcpListener, TcpStream},
     sync::Arc,
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
@@ -27,7 +27,10 @@ use pmof_fabric::{
 };
 
 use super::{
-    engine::Engine,
+    engine::{
+        Engine,
+        polled::{Polled, SPINS_PER_GLANCE, STALL_LIMIT, wait},
+    },
     pattern::{Kind, Post},
     stage::POOL_BYTES,
 };
@@ -42,12 +45,6 @@ const MESSAGE_BYTES: usize = 64;
 /// Bytes of the longest name, and of what the ends tell each other first.
 const NAME_BYTES_MAX: usize = 256;
 const GREETING_BYTES: usize = 20 + NAME_BYTES_MAX;
-
-/// An end that moves nothing for this long is given up.
-const STALL_LIMIT: Duration = Duration::from_secs(30);
-
-/// How often a spinning end looks at the clock, or at the TCP connection.
-const SPINS_PER_GLANCE: u32 = 1024;
 
 /// Numbers of operations that are not an operation of a slot.
 const RECEIVE: u64 = u64::MAX;
@@ -220,8 +217,10 @@ impl FabricFloor {
         }
         Ok(())
     }
+}
 
-    fn poll(&mut self) -> Result<()> {
+impl Polled for FabricFloor {
+    fn poll(&mut self) -> Result<bool> {
         self.hand_over()?;
         let (data, over) = (&mut self.data, &mut self.over);
         let answers = self.end.poll(|id, buffer| {
@@ -231,25 +230,7 @@ impl FabricFloor {
             }
         })?;
         over.extend(self.flushing.drain(..answers.min(self.flushing.len())));
-        Ok(())
-    }
-
-    /// Polls until something is over, or `until` has come.
-    fn wait(&mut self, until: Option<Instant>) -> Result<()> {
-        let limit = until.unwrap_or_else(|| Instant::now() + STALL_LIMIT);
-        let mut spins = 0_u32;
-        while self.over.is_empty() {
-            self.poll()?;
-            spins += 1;
-            if spins % SPINS_PER_GLANCE != 0 && until.is_none() {
-                continue;
-            }
-            if Instant::now() >= limit {
-                ensure!(until.is_some(), "the floor server moved nothing for {} s", STALL_LIMIT.as_secs());
-                break;
-            }
-        }
-        Ok(())
+        Ok(!over.is_empty())
     }
 }
 
@@ -276,7 +257,7 @@ impl Engine for FabricFloor {
     }
 
     fn collect(&mut self, until: Option<Instant>, done: &mut Vec<usize>) -> Result<()> {
-        self.wait(until)?;
+        wait(self, until)?;
         done.append(&mut self.over);
         Ok(())
     }
@@ -287,7 +268,7 @@ impl Engine for FabricFloor {
         }
         self.waiting.push_back((Operation::Send, None, MESSAGE));
         self.flushing.push_back(0);
-        self.wait(None)?;
+        wait(self, None)?;
         if self.over.pop() != Some(0) {
             bail!("something was in flight");
         }

@@ -30,7 +30,10 @@ use rustix::{
 };
 
 use super::{
-    engine::Engine,
+    engine::{
+        Engine,
+        polled::{Polled, SPINS_PER_GLANCE, STALL_LIMIT, wait},
+    },
     pattern::{Kind, Post},
     stage::POOL_BYTES,
 };
@@ -41,12 +44,6 @@ const MESSAGE_BYTES: u64 = 8;
 
 /// Bytes of the read that follows a write.
 const READ_BEHIND_BYTES: u64 = 8;
-
-/// An end that moves nothing for this long is given up.
-const STALL_LIMIT: Duration = Duration::from_secs(30);
-
-/// How often a spinning end looks at the clock, or for events.
-const SPINS_PER_GLANCE: u32 = 1024;
 
 /// Completions that are taken at once.
 const TAKEN: usize = 16;
@@ -212,7 +209,6 @@ pub(super) struct VerbsFloor {
     depth: usize,
     batch: u32,
     method: Method,
-    polling: bool,
     requests: Vec<WorkRequest<'static>>,
     /// Slots that wait for the answer to their message, in order.
     flushing: VecDeque<usize>,
@@ -269,7 +265,6 @@ impl VerbsFloor {
             depth,
             batch,
             method,
-            polling,
             requests: Vec::new(),
             flushing: VecDeque::new(),
             over: Vec::new(),
@@ -309,42 +304,24 @@ impl VerbsFloor {
         self.requests.clear();
         Ok(posted?)
     }
+}
 
-    fn poll(&mut self) -> Result<()> {
+impl Polled for VerbsFloor {
+    fn poll(&mut self) -> Result<bool> {
         let over = &mut self.over;
         let answers = self.end.poll(|id| over.push(id as usize))?;
         over.extend(self.flushing.drain(..answers.min(self.flushing.len())));
-        Ok(())
+        Ok(!over.is_empty())
     }
 
-    /// Polls until something is over, or `until` has come.
-    fn wait(&mut self, until: Option<Instant>) -> Result<()> {
-        let limit = until.unwrap_or_else(|| Instant::now() + STALL_LIMIT);
-        let mut spins = 0_u32;
-        loop {
-            self.poll()?;
-            if !self.over.is_empty() {
-                return Ok(());
-            }
-            spins += 1;
-            if self.polling && spins % SPINS_PER_GLANCE != 0 && until.is_none() {
-                continue;
-            }
-            let left = limit.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                ensure!(until.is_some(), "the floor server moved nothing for {} s", STALL_LIMIT.as_secs());
-                return Ok(());
-            }
-            self.sleep(left)?;
-        }
+    fn spins(&self) -> bool {
+        self.end.queue.channel().is_none()
     }
 
-    /// Until there is a completion, where it sleeps at all.
     fn sleep(&mut self, limit: Duration) -> Result<()> {
         let Some(channel) = self.end.queue.channel().map(Arc::clone) else { return Ok(()) };
         self.end.queue.request_notify()?;
-        self.poll()?;
-        if self.over.is_empty() {
+        if !self.poll()? {
             sleep_on(channel.as_ref(), limit)?;
         }
         self.end.queue.take_event()?;
@@ -380,7 +357,7 @@ impl Engine for VerbsFloor {
     }
 
     fn collect(&mut self, until: Option<Instant>, done: &mut Vec<usize>) -> Result<()> {
-        self.wait(until)?;
+        wait(self, until)?;
         done.append(&mut self.over);
         Ok(())
     }
@@ -391,7 +368,7 @@ impl Engine for VerbsFloor {
         }
         self.flush(0..POOL_BYTES, 0)?;
         self.hand_over()?;
-        self.wait(None)?;
+        wait(self, None)?;
         ensure!(self.over.pop() == Some(0), "something was in flight");
         Ok(())
     }
