@@ -1,29 +1,30 @@
 //! The floor of libfabric: the same calls on an endpoint at each end, with nothing around them.
 //!
 //! A persist is a write that is done when the other side sees it (`FI_DELIVERY_COMPLETE`), a message behind it, and the answer; a write
-//! alone, or a read, is done by its completion. Both ends spin. The ends get acquainted over a TCP connection, by 276 bytes each way, whose
-//! end ends the server's thread:
+//! alone, or a read, is done by its completion. Both ends spin. The ends exchange 276 bytes each way over a TCP connection, whose end ends
+//! the server's thread:
 //!
 //! | bytes | what |
 //! |---|---|
-//! | 8 | the address of the memory, little-endian as all numbers |
-//! | 8 | its key |
-//! | 4 | bytes of the endpoint's name |
-//! | 256 | the name; zeros behind it |
+//! | 8 | the address of the memory, little-endian as all numbers; 0 from the client |
+//! | 8 | its key; 0 from the client |
+//! | 4 | bytes of the name |
+//! | 256 | the name of the endpoint; zeros behind it. With connected endpoints that of the server's passive one, and none from the client |
 
 use std::{
     collections::VecDeque,
     io::{self, Read as _, Write as _},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     sync::Arc,
     thread,
     time::Instant,
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
+use pmof::access::FabricProvider;
 use pmof_fabric::{
-    Buffer, Completion, Domain, Endpoint, EndpointOptions, MemoryRegion, MrAccess, Operation, PostFailure, Query,
-    RemoteAddress, list,
+    Buffer, Completion, Domain, Endpoint, EndpointKind, EndpointOptions, MemoryRegion, MrAccess, Operation,
+    PassiveEndpoint, PostFailure, Query, RemoteAddress, list,
 };
 
 use super::{
@@ -36,7 +37,7 @@ use super::{
 };
 
 /// Operations of each end in flight.
-const OPERATIONS: usize = 256;
+const OPTIONS: EndpointOptions = EndpointOptions { operations: 256 };
 
 /// Receives of each end, and bytes of each message.
 const RECEIVES: usize = 64;
@@ -51,6 +52,40 @@ const RECEIVE: u64 = u64::MAX;
 const MESSAGE: u64 = u64::MAX - 1;
 const WRITE_OF_BATCH: u64 = u64::MAX - 2;
 
+/// What the ends tell each other first.
+#[derive(Debug)]
+struct Greeting {
+    memory: RemoteAddress,
+    name: Vec<u8>,
+}
+
+impl Greeting {
+    fn of_server(region: &MemoryRegion, name: Vec<u8>) -> Self {
+        Self { memory: RemoteAddress { address: region.base(), key: region.key() }, name }
+    }
+
+    fn of_client(name: Vec<u8>) -> Self {
+        Self { memory: RemoteAddress { address: 0, key: 0 }, name }
+    }
+
+    /// Sends this one; returns that of the other end.
+    fn exchange(&self, stream: &mut TcpStream) -> Result<Self> {
+        let Self { memory, name } = self;
+        ensure!(name.len() <= NAME_BYTES_MAX, "the endpoint's name has {} bytes", name.len());
+        let mut bytes = [0; GREETING_BYTES];
+        bytes[..8].copy_from_slice(&memory.address.to_le_bytes());
+        bytes[8..16].copy_from_slice(&memory.key.to_le_bytes());
+        bytes[16..20].copy_from_slice(&(name.len() as u32).to_le_bytes());
+        bytes[20..20 + name.len()].copy_from_slice(name);
+        stream.write_all(&bytes)?;
+        stream.read_exact(&mut bytes)?;
+        let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+        let len = (number(16) as u32) as usize;
+        ensure!(len <= NAME_BYTES_MAX, "the other end's name has {len} bytes");
+        Ok(Self { memory: RemoteAddress { address: number(0), key: number(8) }, name: bytes[20..20 + len].to_vec() })
+    }
+}
+
 /// One end: an endpoint, and messages.
 #[derive(Debug)]
 struct End {
@@ -60,12 +95,39 @@ struct End {
 }
 
 impl End {
-    fn open(provider: &str, at: std::net::IpAddr) -> Result<Self> {
-        let query = Query { provider: Some(provider.to_owned()), source: Some(at), ..Query::default() };
-        let info = list(&query)?.into_iter().next().context("the provider has no endpoint there")?;
-        let domain = Domain::open(info)?;
-        let endpoint = Endpoint::open(&domain, domain.info(), EndpointOptions { operations: OPERATIONS })?;
-        let mut end = Self { domain, endpoint, messages: Vec::new() };
+    /// The server's, over a TCP connection.
+    fn serve(stream: &mut TcpStream, provider: FabricProvider, domain: &Domain, region: &MemoryRegion) -> Result<Self> {
+        if !provider.is_connected() {
+            let mut end = Self::new(domain, Endpoint::open(domain, domain.info(), OPTIONS)?)?;
+            let theirs = Greeting::of_server(region, end.endpoint.name()?).exchange(stream)?;
+            end.endpoint.set_peer(&theirs.name)?;
+            return Ok(end);
+        }
+        let mut passive = PassiveEndpoint::open(domain, domain.info())?;
+        Greeting::of_server(region, passive.name()?).exchange(stream)?;
+        let request = within_limit(|| Ok(passive.next_request()?))?;
+        let mut end = Self::new(domain, Endpoint::open_for(domain, &request, OPTIONS)?)?;
+        end.endpoint.accept()?;
+        end.connected()
+    }
+
+    /// The client's, and the server's memory.
+    fn connect(stream: &mut TcpStream, provider: FabricProvider, domain: &Domain) -> Result<(Self, RemoteAddress)> {
+        if !provider.is_connected() {
+            let mut end = Self::new(domain, Endpoint::open(domain, domain.info(), OPTIONS)?)?;
+            let theirs = Greeting::of_client(end.endpoint.name()?).exchange(stream)?;
+            end.endpoint.set_peer(&theirs.name)?;
+            return Ok((end, theirs.memory));
+        }
+        let theirs = Greeting::of_client(Vec::new()).exchange(stream)?;
+        let mut end = Self::new(domain, Endpoint::open_to(domain, domain.info(), &theirs.name, OPTIONS)?)?;
+        end.endpoint.connect(&[])?;
+        Ok((end.connected()?, theirs.memory))
+    }
+
+    /// Has its receives posted: some providers take messages as soon as an endpoint is connected.
+    fn new(domain: &Domain, endpoint: Endpoint) -> Result<Self> {
+        let mut end = Self { domain: domain.clone(), endpoint, messages: Vec::new() };
         for _ in 0..RECEIVES {
             let buffer = Buffer::new(&end.domain, MESSAGE_BYTES)?;
             end.post(Operation::Receive, buffer, MESSAGE_BYTES, RECEIVE)?;
@@ -73,22 +135,9 @@ impl End {
         Ok(end)
     }
 
-    /// Tells the other end of this one and its memory, and hears of that one's.
-    fn greet(&mut self, stream: &mut TcpStream, memory: Option<&MemoryRegion>) -> Result<RemoteAddress> {
-        let name = self.endpoint.name()?;
-        ensure!(name.len() <= NAME_BYTES_MAX, "the endpoint's name has {} bytes", name.len());
-        let mut greeting = [0; GREETING_BYTES];
-        greeting[..8].copy_from_slice(&memory.map_or(0, MemoryRegion::base).to_le_bytes());
-        greeting[8..16].copy_from_slice(&memory.map_or(0, MemoryRegion::key).to_le_bytes());
-        greeting[16..20].copy_from_slice(&(name.len() as u32).to_le_bytes());
-        greeting[20..20 + name.len()].copy_from_slice(&name);
-        stream.write_all(&greeting)?;
-        stream.read_exact(&mut greeting)?;
-        let number = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| greeting[at + byte]));
-        let len = (number(16) as u32) as usize;
-        ensure!(len <= NAME_BYTES_MAX, "the other end's name has {len} bytes");
-        self.endpoint.set_peer(&greeting[20..20 + len])?;
-        Ok(RemoteAddress { address: number(0), key: number(8) })
+    fn connected(mut self) -> Result<Self> {
+        within_limit(|| Ok(self.endpoint.has_connected()?.then_some(())))?;
+        Ok(self)
     }
 
     /// Posts as soon as there is room, which comes when completions are taken: by the caller, who holds none back.
@@ -133,22 +182,41 @@ impl End {
     }
 }
 
-/// Serves each connection on a thread of its own, until it closes.
-pub(super) fn serve(listener: &TcpListener, provider: &str) -> io::Result<()> {
+/// The provider's domain at an address of this machine.
+fn open_domain(provider: FabricProvider, at: IpAddr) -> Result<Domain> {
+    let kind = if provider.is_connected() { EndpointKind::Connected } else { EndpointKind::Datagram };
+    let name = provider.library_name().map(ToOwned::to_owned);
+    let query = Query { provider: name, kind, source: Some(at), ..Query::default() };
+    let info = list(&query)?.into_iter().next().context("the provider has no endpoint there")?;
+    Ok(Domain::open(info)?)
+}
+
+/// Asks until there is an answer.
+fn within_limit<T>(mut ask: impl FnMut() -> Result<Option<T>>) -> Result<T> {
+    let start = Instant::now();
     loop {
-        let (stream, _) = listener.accept()?;
-        let provider = provider.to_owned();
-        // The client learns of a failure by the closed connection; the next one is served.
-        thread::Builder::new().spawn(move || serve_connection(stream, &provider))?;
+        if let Some(answer) = ask()? {
+            return Ok(answer);
+        }
+        ensure!(start.elapsed() < STALL_LIMIT, "the endpoints do not connect in {} s", STALL_LIMIT.as_secs());
     }
 }
 
-fn serve_connection(mut stream: TcpStream, provider: &str) -> Result<()> {
-    let mut end = End::open(provider, stream.local_addr()?.ip())?;
+/// Serves each connection on a thread of its own, until it closes.
+pub(super) fn serve(listener: &TcpListener, provider: FabricProvider) -> io::Result<()> {
+    loop {
+        let (stream, _) = listener.accept()?;
+        // The client learns of a failure by the closed connection; the next one is served.
+        thread::Builder::new().spawn(move || serve_connection(stream, provider))?;
+    }
+}
+
+fn serve_connection(mut stream: TcpStream, provider: FabricProvider) -> Result<()> {
+    let domain = open_domain(provider, stream.local_addr()?.ip())?;
     let memory: Arc<dyn pmof::mem::Medium> = Arc::new(pmof::mem::Memory::anonymous(POOL_BYTES)?);
     let rights = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
-    let region = end.domain.register(memory, (0, POOL_BYTES), rights, 1)?;
-    end.greet(&mut stream, Some(&region))?;
+    let region = domain.register(memory, (0, POOL_BYTES), rights, 1)?;
+    let mut end = End::serve(&mut stream, provider, &domain, &region)?;
     stream.set_nonblocking(true)?;
     let (mut due, mut spins) = (0, 0);
     loop {
@@ -187,11 +255,18 @@ pub(super) struct FabricFloor {
 }
 
 impl FabricFloor {
-    pub(super) fn connect(to: SocketAddr, provider: &str, size_bytes: u64, depth: usize, batch: u32) -> Result<Self> {
+    pub(super) fn connect(
+        to: SocketAddr,
+        provider: FabricProvider,
+        size_bytes: u64,
+        depth: usize,
+        batch: u32,
+    ) -> Result<Self> {
         let mut stream = TcpStream::connect(to)?;
         stream.set_read_timeout(Some(STALL_LIMIT))?;
-        let mut end = End::open(provider, stream.local_addr()?.ip())?;
-        let remote = end.greet(&mut stream, None).context("the floor server does not answer; see above")?;
+        let domain = open_domain(provider, stream.local_addr()?.ip())?;
+        let connected = End::connect(&mut stream, provider, &domain);
+        let (end, remote) = connected.context("the floor server does not answer; see above")?;
         let (size_bytes, data, over) = (size_bytes as usize, Vec::new(), Vec::new());
         let (waiting, flushing) = (VecDeque::new(), VecDeque::new());
         Ok(Self { end, remote, size_bytes, depth, batch, data, waiting, flushing, over, _stream: stream })

@@ -8,9 +8,11 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
+use pmof::access::Transport;
 use pmof_console::children::exit_with_parent;
 use pmof_console::limits::pin_to;
 use pmof_console::output::say;
+use pmof_console::words::TransportName;
 
 use super::{
     fabric,
@@ -32,12 +34,9 @@ pub struct FloorServerArgs {
     /// Bytes of each file that is made
     #[arg(long, default_value_t = FILE_BYTES)]
     file_bytes: u64,
-    /// Serve endpoints of this provider of libfabric instead
-    #[arg(long)]
-    fabric: Option<String>,
-    /// Serve queue pairs of verbs instead
-    #[arg(long, conflicts_with = "fabric")]
-    verbs: bool,
+    /// Serve the bare program of this transport: verbs, or a provider of libfabric; all others have that of TCP
+    #[arg(long, value_enum, default_value_t = TransportName::Tcp)]
+    transport: TransportName,
     /// CPU to run on
     #[arg(long)]
     cpu: Option<usize>,
@@ -140,14 +139,16 @@ pub fn run_load(args: &LoadArgs) -> Result<()> {
 pub fn run_floor_server(args: &FloorServerArgs) -> Result<()> {
     args.exit_with_parent.map_or(Ok(()), exit_with_parent)?;
     pin_if_asked(args.cpu)?;
-    if args.verbs {
+    let transport = args.transport.transport();
+    if transport == Transport::Verbs {
         return verbs::serve(args.listen).context("serving the floor of verbs");
     }
     let listener = listen_on_loopback(args.listen)?;
-    if let Some(provider) = &args.fabric {
-        return fabric::serve(&listener, provider).context("accepting floor connections");
+    match transport {
+        Transport::Fabric(provider) => fabric::serve(&listener, provider),
+        _ => serve_floor(&listener, args.file_bytes),
     }
-    serve_floor(&listener, args.file_bytes).context("accepting floor connections")
+    .context("accepting floor connections")
 }
 
 /// Runs `pmof bench-floor-client`.

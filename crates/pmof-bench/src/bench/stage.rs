@@ -9,7 +9,7 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
-use pmof::{Declaration, Durability, Pool, PoolOptions, Waiting, mem::MediumKind};
+use pmof::{Declaration, Durability, Pool, PoolOptions, Waiting, access::FabricProvider, mem::MediumKind};
 use pmof_console::limits;
 use pmof_console::{
     children::{Target, this_program},
@@ -172,13 +172,9 @@ impl Stage {
     pub(super) fn no_floor(&self) -> Option<&'static str> {
         match (self.reach.transport, &self.device) {
             (TransportName::Rds, _) => Some("this command has no bare program of RDS"),
-            (
-                TransportName::Fabric
-                | TransportName::FabricTcpConnected
-                | TransportName::FabricVerbs
-                | TransportName::FabricVerbsConnected,
-                _,
-            ) => Some("this command has a bare program only of libfabric's providers tcp and net"),
+            (TransportName::Fabric | TransportName::FabricVerbs | TransportName::FabricVerbsConnected, _) => {
+                Some("this command has a bare program only of libfabric's providers tcp and net")
+            }
             (_, Some(_)) => Some("the pool takes all of the device"),
             _ => None,
         }
@@ -240,15 +236,15 @@ impl Stage {
     }
 
     /// The same of a provider of libfabric.
-    pub(super) fn fabric_floor_server(&self, provider: &str) -> Result<Helper> {
-        self.floor_server_with(&["--fabric", provider])
+    pub(super) fn fabric_floor_server(&self, provider: FabricProvider) -> Result<Helper> {
+        self.floor_server_with(&["--transport", provider.scheme()])
     }
 
     /// The same of verbs, where the targets listen.
     pub(super) fn verbs_floor_server(&self) -> Result<Helper> {
         let ip = self.reach.address.context("verbs has no address: name one of an RDMA device with --address")?;
         let (listen, cpu) = (SocketAddr::new(ip, 0).to_string(), self.servers_cpu.to_string());
-        Helper::start(&["bench-floor", "--verbs", "--listen", &listen, "--cpu", &cpu], 1)
+        Helper::start(&["bench-floor", "--transport", "verbs", "--listen", &listen, "--cpu", &cpu], 1)
     }
 
     fn floor_server_with(&self, more: &[&str]) -> Result<Helper> {

@@ -235,15 +235,21 @@ fn latency_and_bandwidth_have_a_floor() {
     let place = tempfile::tempdir_in("/dev/shm").unwrap();
     let Some(target) = FabricTarget::start(place.path(), "fabric+tcp://127.0.0.1:0") else { return };
     drop(target);
-    let common = ["--transport", "fabric+tcp", "--count", "50", "--rounds", "2", "--json", "--dir", text(place.path())];
-    for (what, size, ratio) in
-        [("latency", "64", "ratio_p50"), ("latency", "4096", "ratio_p50"), ("bandwidth", "65536", "ratio_bandwidth")]
-    {
-        let report = pmof([&["bench", what, "--size", size], &common[..]].concat()).json();
-        assert!(report[ratio].as_f64().is_some_and(|number| number > 0.0), "{ratio} of {report}");
-        assert_eq!(report["method"], "send-after-write", "{report}");
+    let common = ["--count", "50", "--rounds", "2", "--json", "--dir", text(place.path())];
+    for transport in ["fabric+tcp", "fabric+tcp-msg"] {
+        for (what, size, ratio) in [
+            ("latency", "64", "ratio_p50"),
+            ("latency", "4096", "ratio_p50"),
+            ("bandwidth", "65536", "ratio_bandwidth"),
+        ] {
+            let of = ["bench", what, "--transport", transport, "--size", size];
+            let report = pmof([&of[..], &common[..]].concat()).json();
+            assert!(report[ratio].as_f64().is_some_and(|number| number > 0.0), "{ratio} of {report}");
+            assert_eq!(report["method"], "send-after-write", "{report}");
+        }
+        let of = ["bench", "latency", "--transport", transport, "--waiting", "adaptive"];
+        let report = pmof([&of[..], &common[..]].concat()).json();
+        assert!(report["ratio_p50"].is_null(), "{report}");
+        assert!(report["no_floor"].as_str().is_some_and(|why| why.contains("spins")), "{report}");
     }
-    let report = pmof([&["bench", "latency", "--waiting", "adaptive"], &common[..]].concat()).json();
-    assert!(report["ratio_p50"].is_null(), "{report}");
-    assert!(report["no_floor"].as_str().is_some_and(|why| why.contains("spins")), "{report}");
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use pmof::{Acknowledge, Method, Pool};
+use pmof::{Acknowledge, Method, Pool, access::FabricProvider};
 use pmof_console::words::TransportName;
 
 use super::{Layer, Mode, Workload};
@@ -112,10 +112,11 @@ impl Workload<'_> {
     }
 
     /// The provider of libfabric that has a floor.
-    fn fabric_provider(&self) -> Option<&'static str> {
+    fn fabric_provider(&self) -> Option<FabricProvider> {
         match self.args.stage.reach.transport {
-            TransportName::FabricTcp => Some("tcp"),
-            TransportName::FabricNet => Some("net"),
+            TransportName::FabricTcp => Some(FabricProvider::Tcp),
+            TransportName::FabricTcpConnected => Some(FabricProvider::TcpConnected),
+            TransportName::FabricNet => Some(FabricProvider::Net),
             _ => None,
         }
     }
@@ -124,7 +125,7 @@ impl Workload<'_> {
         self.is_pinned() && self.initiator_waiting() == Some(pmof::Waiting::BusyPoll)
     }
 
-    fn fabric_floor(&self, stage: &Stage, provider: &str) -> Result<Contender<Side>> {
+    fn fabric_floor(&self, stage: &Stage, provider: FabricProvider) -> Result<Contender<Side>> {
         let server = stage.fabric_floor_server(provider)?;
         let process = server.process_id();
         let address = *server.addresses().first().context("the floor server has no address")?;
