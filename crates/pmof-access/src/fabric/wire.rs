@@ -38,6 +38,10 @@ const STUCK_LOSSES: u32 = 2;
 /// After so many false alarms in a row the provider's descriptor is not watched any more.
 const FALSE_ALARMS_MAX: u32 = 64;
 
+/// After so many turns in which something happened, with nobody who was going to sleep, the provider's descriptor is not watched until
+/// somebody is: an epoll instance within another costs a wake-up of the outer one for each packet.
+const AWAKE_TURNS_MAX: u32 = 64;
+
 /// How often the provider is asked whether one may sleep, while it has something to be polled for each time.
 const SLEEP_TRIES: u32 = 4;
 
@@ -61,6 +65,10 @@ pub(super) struct FabricWire {
     pub(super) is_gone: bool,
     /// Something may have come over the socket.
     looks_at_socket: bool,
+    /// Sleepers can be woken by the provider's descriptor.
+    is_watchable: bool,
+    /// Turns in which something happened since somebody was going to sleep.
+    awake_turns: u32,
     /// Sleeps since something happened.
     naps: u32,
     /// Sleeps since then for which the descriptor was readable although there was nothing to poll for.
@@ -115,6 +123,8 @@ impl FabricWire {
             is_standing: false,
             is_gone: false,
             looks_at_socket: true,
+            is_watchable: false,
+            awake_turns: 0,
             naps: 0,
             false_alarms: 0,
             loss_timeout,
@@ -131,11 +141,7 @@ impl FabricWire {
     }
 
     pub(super) fn open_lane(&mut self, endpoint: SharedEndpoint) -> io::Result<()> {
-        if self.opened.may_watch() {
-            if let Some(descriptor) = endpoint.lock().descriptor() {
-                self.sleeping.watch(descriptor)?;
-            }
-        }
+        self.is_watchable = self.opened.may_watch();
         self.lane = Some(Lane::new(&self.opened, endpoint)?);
         Ok(())
     }
@@ -205,6 +211,10 @@ impl FabricWire {
         if moved {
             self.naps = 0;
             self.false_alarms = 0;
+            self.awake_turns += 1;
+            if self.awake_turns >= AWAKE_TURNS_MAX {
+                self.watch_no_more();
+            }
         }
         Ok(moved)
     }
@@ -232,6 +242,33 @@ impl FabricWire {
         Err(io::Error::new(io::ErrorKind::TimedOut, why))
     }
 
+    /// Has sleepers woken by the provider, where it can.
+    fn watch(&mut self) {
+        self.awake_turns = 0;
+        if !self.is_watchable || self.sleeping.has_queue() {
+            return;
+        }
+        let Some(lane) = &self.lane else { return };
+        let endpoint = lane.endpoint().lock();
+        // Where it cannot be, sleepers look from time to time.
+        self.is_watchable = endpoint.descriptor().is_some_and(|descriptor| self.sleeping.watch(descriptor).is_ok());
+    }
+
+    /// Leaves the provider's descriptor out until somebody is going to sleep.
+    fn watch_no_more(&mut self) {
+        self.awake_turns = 0;
+        if !self.sleeping.has_queue() {
+            return;
+        }
+        if let Some(lane) = &self.lane {
+            if let Some(descriptor) = lane.endpoint().lock().descriptor() {
+                self.sleeping.unwatch(descriptor);
+            }
+        }
+        // One that goes to sleep just now looks again.
+        self.sleeping.wake_after(Some(0));
+    }
+
     /// A provider may say that one may sleep while its descriptor stays readable (net of libfabric 1.17, once connected): sleepers would spin.
     /// Such a descriptor is watched no more.
     fn trusts_descriptor(&mut self) -> bool {
@@ -243,11 +280,8 @@ impl FabricWire {
         if self.false_alarms < FALSE_ALARMS_MAX {
             return true;
         }
-        if let Some(lane) = &self.lane {
-            if let Some(descriptor) = lane.endpoint().lock().descriptor() {
-                self.sleeping.unwatch(descriptor);
-            }
-        }
+        self.watch_no_more();
+        self.is_watchable = false;
         false
     }
 
@@ -352,6 +386,7 @@ impl Wire for FabricWire {
         if self.is_stopped {
             return;
         }
+        self.watch();
         let has_waiting = self.lane.as_ref().is_some_and(|lane| lane.items.has_waiting());
         if self.sleeping.has_queue() && !has_waiting && !self.is_meeting() {
             for _ in 0..SLEEP_TRIES {
@@ -467,3 +502,7 @@ fn fill(into: &mut [u8], data: Data<'_>) -> Result<(), PostError> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+#[path = "wire_tests.rs"]
+mod tests;
