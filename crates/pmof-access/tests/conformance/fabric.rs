@@ -15,6 +15,9 @@ pub(crate) trait Fabric {
     /// The target's CPU carries every operation out: nothing moves while it does not, and it believes nobody.
     const SERVED_BY_CPU: bool = true;
 
+    /// The descriptor of a queue shows nothing but outcomes: no credit of the transport, no completions of its own.
+    const SHOWS_OUTCOMES_ALONE: bool = Self::SERVED_BY_CPU;
+
     /// A key that is bound to one connection is refused on others also for what needs no message.
     const BINDS_DIRECT_WAY: bool = true;
 

@@ -30,6 +30,8 @@ pub(crate) struct Rds {
 
 impl Fabric for Rds {
     const IS_VIRTUAL: bool = false;
+    // Credit and answers of the transport show too.
+    const SHOWS_OUTCOMES_ALONE: bool = false;
 
     fn is_there() -> bool {
         match Peer::open(Transport::Rds) {

@@ -79,7 +79,9 @@ pub(crate) fn slices_are_sent_too<F: Fabric>() {
     source.store(0, &pattern(CAPACITY_BYTES as usize, 1)).unwrap();
     for range in [0..0, 5..6, 0..CAPACITY_BYTES] {
         pair.target.connection.receive(inbox.slice(..).unwrap(), 1).unwrap();
-        pair.initiator.connection.send(source.slice(range.clone()).unwrap()).unwrap();
+        let sent = pair.initiator.connection.send(source.slice(range.clone()).unwrap()).unwrap();
+        // Nobody else drives the initiator: what the transport does not take at once goes only then.
+        pair.initiator.done(sent);
         let expected = content(&source, range.start, (range.end - range.start) as usize);
         assert!(received(&pair.target, &inbox, 1, None) == expected, "{range:?}");
     }
@@ -434,8 +436,7 @@ pub(crate) fn a_receive_queue_is_waited_for_by_its_descriptor<F: Fabric>() {
                 }
             };
             assert_eq!((done.context, there.poll()), (context, None));
-            // A device and the one-sided way of shm announce more than outcomes.
-            let may_show_more = !F::SERVED_BY_CPU && !shows_receives_alone;
+            let may_show_more = !F::SHOWS_OUTCOMES_ALONE && !shows_receives_alone;
             assert!(may_show_more || !is_readable(&there.fd().unwrap(), Duration::ZERO), "nothing is left");
         }
     }
