@@ -31,7 +31,6 @@ structures! { OPERATIONS:
         pub eq_open: Option<unsafe extern "C" fn(*mut fid_fabric, *mut fi_eq_attr, *mut *mut fid_eq, *mut c_void) -> c_int>,
         pub wait_open: Unused,
         pub trywait: Option<unsafe extern "C" fn(*mut fid_fabric, *mut *mut fid, c_int) -> c_int>,
-        pub domain2: Unused,
     }
     pub struct fi_ops_domain {
         pub size: usize,
@@ -45,7 +44,6 @@ structures! { OPERATIONS:
         pub srx_ctx: Unused,
         pub query_atomic: Unused,
         pub query_collective: Unused,
-        pub endpoint2: Unused,
     }
     pub struct fi_ops_mr {
         pub size: usize,

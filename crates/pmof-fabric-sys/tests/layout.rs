@@ -22,6 +22,56 @@ const ALLOCATED_HERE: [&str; 9] = [
     "fi_msg_rma",
 ];
 
+/// Lengths in bytes in the headers of 1.11.0, the oldest version that is used; later ones only append.
+const OLDEST_BYTES: [(&str, usize); 37] = [
+    ("fid", 24),
+    ("fi_tx_attr", 80),
+    ("fi_rx_attr", 64),
+    ("fi_ep_attr", 96),
+    ("fi_domain_attr", 192),
+    ("fi_fabric_attr", 32),
+    ("fi_info", 120),
+    ("fid_fabric", 40),
+    ("fid_domain", 40),
+    ("fid_mr", 40),
+    ("fid_av", 32),
+    ("fid_cq", 32),
+    ("fid_eq", 32),
+    ("fid_pep", 40),
+    ("fid_ep", 80),
+    ("fi_av_attr", 48),
+    ("fi_eq_attr", 32),
+    ("fi_eq_err_entry", 48),
+    ("fi_eq_cm_entry", 16),
+    ("fi_cq_attr", 40),
+    ("fi_cq_data_entry", 40),
+    ("fi_cq_err_entry", 80),
+    ("fi_context2", 64),
+    ("fi_rma_iov", 24),
+    ("fi_msg", 48),
+    ("fi_msg_rma", 64),
+    ("fi_ops", 56),
+    ("fi_ops_fabric", 48),
+    ("fi_ops_domain", 88),
+    ("fi_ops_mr", 32),
+    ("fi_ops_av", 64),
+    ("fi_ops_cq", 64),
+    ("fi_ops_eq", 48),
+    ("fi_ops_ep", 64),
+    ("fi_ops_cm", 80),
+    ("fi_ops_msg", 80),
+    ("fi_ops_rma", 80),
+];
+
+/// Without headers: what a table of 1.11 does not have is not there to be called.
+#[test]
+fn no_structure_is_longer_than_in_the_oldest_version() {
+    for Structure { name, size_bytes, .. } in STRUCTURES.iter().chain(OPERATIONS) {
+        let (_, oldest) = OLDEST_BYTES.iter().find(|(known, _)| known == name).unwrap_or_else(|| panic!("{name}"));
+        assert!(size_bytes <= oldest, "{name} has {size_bytes} bytes, and {oldest} in 1.11");
+    }
+}
+
 #[test]
 fn the_headers_agree_with_the_bindings() {
     let Some(headers) = headers() else { return };
