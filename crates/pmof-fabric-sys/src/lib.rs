@@ -6,8 +6,8 @@
 //!   [`fi_cq_read`] and the other free functions. They report as the C calls do, and an operation that a provider does not
 //!   have is `-FI_ENOSYS`.
 //!
-//! Supported are libfabric 1.11 and later, on 64-bit Linux. The structures are written by hand after the headers of libfabric,
-//! as far as 1.11 and later agree; the test `layout` compares every size, offset, prototype and constant with a C compiler's view of the headers at
+//! Supported are libfabric 1.17 and later, on 64-bit Linux. The structures are written by hand after the headers of libfabric,
+//! as far as 1.11, whose interface is asked for, and later ones agree; the test `layout` compares every size, offset, prototype and constant with a C compiler's view of the headers at
 //! hand. Structures that the library allocates may be longer than they are here.
 //!
 //! There are reliable datagram and connected endpoints with messages, and RMA. Atomic operations, tagged messages and counters are not

@@ -13,11 +13,12 @@ use crate::structures::{fi_fabric_attr, fi_info, fid_fabric};
 /// The name by which libfabric has installed itself since its first release.
 const LIBFABRIC: &CStr = c"libfabric.so.1";
 
-/// The oldest version that pmof uses: 1.11 (2020).
-pub const MINIMUM_VERSION: (u16, u16) = (1, 11);
+/// The oldest version that pmof uses: 1.17 (2022), the oldest that was seen to keep peers to their rights. The tcp of 1.11 carries out
+/// operations for which a peer has no right.
+pub const MINIMUM_VERSION: (u16, u16) = (1, 17);
 
-/// The version of the interface that pmof asks the library for, as `FI_VERSION` makes it.
-pub const API_VERSION: u32 = fi_version_of(MINIMUM_VERSION);
+/// The version of the interface that pmof asks the library for, 1.11, as `FI_VERSION` makes it.
+pub const API_VERSION: u32 = fi_version_of((1, 11));
 
 const fn fi_version_of((major, minor): (u16, u16)) -> u32 {
     (major as u32) << 16 | minor as u32
@@ -48,7 +49,7 @@ pub enum LoadError {
     },
     /// The library is too old.
     #[error(
-        "{library} is version {major}.{minor}: pmof needs libfabric 1.11 or later; upgrade libfabric (Debian, Ubuntu: apt install \
+        "{library} is version {major}.{minor}: pmof needs libfabric 1.17 or later; upgrade libfabric (Debian, Ubuntu: apt install \
          libfabric1; Fedora, RHEL: dnf upgrade libfabric)"
     )]
     TooOld {

@@ -22,7 +22,7 @@ const ALLOCATED_HERE: [&str; 9] = [
     "fi_msg_rma",
 ];
 
-/// Lengths in bytes in the headers of 1.11.0, the oldest version that is used; later ones only append.
+/// Lengths in bytes in the headers of 1.11.0, whose interface is asked for; later ones only append.
 const OLDEST_BYTES: [(&str, usize); 37] = [
     ("fid", 24),
     ("fi_tx_attr", 80),

@@ -160,7 +160,7 @@ fn a_limited_library_is_refused_or_served_otherwise() {
     for (limit, words) in [
         (
             Limit::Minor(10),
-            &["libfabric.so.1 is version 1.10", "needs libfabric 1.11 or later", "apt install libfabric1"][..],
+            &["libfabric.so.1 is version 1.10", "needs libfabric 1.17 or later", "apt install libfabric1"][..],
         ),
         (Limit::NoRma, &["'s tcp lacks RMA (FI_RMA)", "use another provider"]),
     ] {

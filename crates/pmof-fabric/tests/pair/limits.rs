@@ -65,7 +65,7 @@ fn a_library_that_is_too_old_is_refused() {
     }
     let error = list(&tcp()).unwrap_err();
     assert!(matches!(error, FabricError::Library(LoadError::TooOld { major: 1, minor: 10, .. })), "{error:?}");
-    assert!(error.to_string().contains("1.10: pmof needs libfabric 1.11"), "{error}");
+    assert!(error.to_string().contains("1.10: pmof needs libfabric 1.17"), "{error}");
 }
 
 /// What is registered stays so, and room that is given back is used again.
