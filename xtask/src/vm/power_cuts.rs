@@ -43,7 +43,7 @@ const BATCHES_OF_CONTROLS: usize = 16;
 const BROKEN_MAX: u64 = 5;
 
 /// The other loads that must survive, those first that the suite has. The power goes at a random moment, or at that of a sweep.
-const LOADS: [Load; 20] = [
+const LOADS: [Load; 21] = [
     Load { locked: Locked::Nothing, ..Load::durable(Program::Pool, Way::Tcp, DEVDAX) },
     Load::durable(Program::Lagging, Way::Tcp, ALL_PLACES),
     Load::durable(Program::Lanes, Way::VerbsNative, DEVDAX),
@@ -55,6 +55,7 @@ const LOADS: [Load; 20] = [
     Load::durable(Program::Pool, Way::FabricVerbs, DEVDAX),
     // Here the suite ends.
     Load::durable(Program::Pool, Way::FabricTcp, DEVDAX),
+    Load::durable(Program::Pool, Way::Rds, DEVDAX),
     Load::durable(Program::Lanes, Way::Tcp, FILE),
     Load::durable(Program::Rpma, Way::Tcp, DEVDAX),
     operations(FILE_TWICE, WRITE),
@@ -127,6 +128,10 @@ const FURTHER_CONTROLS: &[(&str, Load)] = &[
     (
         "the flush left out, libfabric's verbs on devdax",
         Load { way: Way::FabricVerbs, more: "--skip-flush", ..DEVDAX_VERBS },
+    ),
+    (
+        "no write-back, RDS on devdax, where the firmware wrongly says that caches are kept",
+        Load { way: Way::Rds, firmware: Persistence::Cpu, ..DEVDAX_VERBS },
     ),
     ("no fdatasync (process-crash), tcp on a file", Load { durability: "process-crash", ..FILE_TCP }),
     (

@@ -48,6 +48,8 @@ pub(super) enum Way {
     FabricTcp,
     /// libfabric's verbs.
     FabricVerbs,
+    /// RDS over the RDMA device.
+    Rds,
 }
 
 /// Which program writes.
@@ -136,6 +138,7 @@ impl Way {
             Self::Shm => "shm",
             Self::FabricTcp => "libfabric's tcp",
             Self::FabricVerbs => "libfabric's verbs",
+            Self::Rds => "RDS",
         }
     }
 
@@ -146,13 +149,16 @@ impl Way {
             Self::Shm => format!("shm:///run/target{replica}.socket"),
             Self::FabricTcp => format!("fabric+tcp://127.0.0.1:730{replica}"),
             Self::FabricVerbs => format!("fabric+verbs-msg://$PMOF_WIRE_B:730{replica}"),
+            Self::Rds => format!("rds://$PMOF_WIRE_B:730{replica}"),
         }
     }
 
     fn url(self, replica: usize, pool: &str) -> String {
         let address = self.listen(replica);
         match self {
-            Self::VerbsNative | Self::Verbs | Self::FabricVerbs => format!("{address}/{pool}?source=$PMOF_WIRE_A"),
+            Self::VerbsNative | Self::Verbs | Self::FabricVerbs | Self::Rds => {
+                format!("{address}/{pool}?source=$PMOF_WIRE_A")
+            }
             Self::Tcp | Self::FabricTcp => format!("{address}/{pool}"),
             Self::Shm => format!("{address}?pool={pool}"),
         }
@@ -160,7 +166,7 @@ impl Way {
 
     fn target_options(self) -> &'static str {
         match self {
-            Self::VerbsNative | Self::FabricVerbs => "--trust-network",
+            Self::VerbsNative | Self::FabricVerbs | Self::Rds => "--trust-network",
             Self::Verbs => "--trust-network --no-native-flush",
             Self::Tcp | Self::Shm | Self::FabricTcp => "",
         }
@@ -169,7 +175,7 @@ impl Way {
     /// The address that the other machine has for a command in ssh's place, and what its target is told.
     fn behind_ssh(self) -> (&'static str, &'static str) {
         match self {
-            Self::VerbsNative | Self::FabricVerbs => ("$PMOF_WIRE_B", ""),
+            Self::VerbsNative | Self::FabricVerbs | Self::Rds => ("$PMOF_WIRE_B", ""),
             Self::Verbs => ("$PMOF_WIRE_B", "--no-native-flush"),
             Self::Tcp | Self::Shm | Self::FabricTcp => ("127.0.0.1", ""),
         }
@@ -272,9 +278,10 @@ impl Load {
             Program::Operations => self.operations(),
             Program::Sync => self.sync(is_first, seed),
         };
+        let modules = if self.way == Way::Rds { "modprobe -a rds rds_rdma\n" } else { "" };
         // What libfabric's verbs keeps registered is within reach of peers: pmof refuses it.
         format!(
-            "export FI_MR_CACHE_MAX_COUNT=0\n{WATCH} &\n{start}echo \"{ENDED} with $?\"; cat /run/target*; sleep 1000\n"
+            "{modules}export FI_MR_CACHE_MAX_COUNT=0\n{WATCH} &\n{start}echo \"{ENDED} with $?\"; cat /run/target*; sleep 1000\n"
         )
     }
 
@@ -345,6 +352,7 @@ impl Load {
             Way::Shm => ("shm", "127.0.0.1"),
             Way::FabricTcp => ("fabric+tcp", "127.0.0.1"),
             Way::FabricVerbs => ("fabric+verbs-msg", "$PMOF_WIRE_B"),
+            Way::Rds => ("rds", "$PMOF_WIRE_B"),
         };
         format!(
             "export LD_LIBRARY_PATH=/host/bin PMOF_TRANSPORT={transport}
