@@ -25,6 +25,8 @@ pub(crate) struct Sleeping {
     epoll: OwnedFd,
     timer: OwnedFd,
     has_queue: AtomicBool,
+    /// Sleepers wake after a nap.
+    has_nap: AtomicBool,
 }
 
 impl Sleeping {
@@ -32,7 +34,7 @@ impl Sleeping {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
         epoll::add(&epoll, &timer, epoll::EventData::new_u64(0), epoll::EventFlags::IN)?;
-        Ok(Arc::new(Self { epoll, timer, has_queue: AtomicBool::new(false) }))
+        Ok(Arc::new(Self { epoll, timer, has_queue: AtomicBool::new(false), has_nap: AtomicBool::new(false) }))
     }
 
     /// Watches the descriptor of a completion queue or RDS socket too.
@@ -62,8 +64,16 @@ impl Sleeping {
         self.has_queue.load(Ordering::Relaxed)
     }
 
+    /// Wakes those after a nap who went to sleep for no other end of it.
+    pub(crate) fn wake_too(&self, naps: u32) {
+        if !self.has_nap.load(Ordering::Relaxed) {
+            self.wake_after(Some(naps));
+        }
+    }
+
     /// Wakes sleepers after a nap, which is longer the more naps there were since something happened. `None`: never.
     pub(crate) fn wake_after(&self, naps: Option<u32>) {
+        self.has_nap.store(naps.is_some(), Ordering::Relaxed);
         // Empty unless it went off.
         let _ = rustix::io::read(&self.timer, &mut [0; 8]);
         let nap = naps.map_or(Duration::ZERO, |naps| NAP_MAX.min(NAP_MIN * 2_u32.saturating_pow(naps.min(16))));

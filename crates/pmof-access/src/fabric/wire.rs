@@ -377,7 +377,7 @@ impl Wire for FabricWire {
         self.try_hand_over();
         // Those who sleep may know of nothing that waits.
         if self.lane().is_some_and(|lane| lane.items.has_waiting()) {
-            self.sleeping.wake_after(Some(self.naps));
+            self.sleeping.wake_too(self.naps);
         }
     }
 
