@@ -12,7 +12,7 @@ use bitflags::bitflags;
 use parking_lot::Mutex;
 use pmof_fabric_sys as sys;
 use pmof_fabric_sys::Fabric;
-use pmof_mem::{Medium, Memory};
+use pmof_mem::{HeldAddresses, Medium, Memory};
 
 use crate::{FabricError, Info, MrMode, RegisterError, error::Failure};
 
@@ -55,7 +55,13 @@ struct Retired {
     next: u64,
     endpoints: BTreeSet<u64>,
     /// With the number of the first endpoint that came after it.
-    memory: Vec<(u64, Arc<dyn Medium>)>,
+    memory: Vec<(u64, Kept)>,
+}
+
+/// What stays of the memory: all of it where its addresses are another's.
+enum Kept {
+    Addresses(#[expect(dead_code, reason = "it is there to be dropped")] HeldAddresses),
+    Memory(#[expect(dead_code, reason = "it is there to be dropped")] Arc<dyn Medium>),
 }
 
 impl Domain {
@@ -130,9 +136,9 @@ impl Domain {
         }
         let address = mapped.address() + offset;
         let start = ptr::with_exposed_provenance(address as usize);
-        // SAFETY: `Memory` says where it is mapped, and stays mapped while somebody has the `Arc`: the region until it is closed,
-        // then the domain, as long as there are endpoints that may have part of a write under way. `Memory` forms no references
-        // to its bytes.
+        // SAFETY: `Memory` says where it is mapped, and stays mapped while somebody has the `Arc`, the region until it is closed; then the
+        // domain holds its addresses, as long as there are endpoints that may have part of a write under way. `Memory` forms no
+        // references to its bytes.
         let registered = unsafe { self.0.register((start, len_bytes as usize), access.bits(), key) };
         let raw = registered.map_err(|status| {
             let error = Failure::of(self.0.library(), status.into());
@@ -198,10 +204,14 @@ impl Opened {
     }
 
     fn retire(&self, memory: Arc<dyn Medium>) {
+        let kept = match memory.memory().and_then(Memory::hold_addresses) {
+            Some(held) => Kept::Addresses(held),
+            None => Kept::Memory(memory),
+        };
         let mut retired = self.retired.lock();
         if !retired.endpoints.is_empty() {
             let after = retired.next;
-            retired.memory.push((after, memory));
+            retired.memory.push((after, kept));
         }
     }
 
@@ -229,7 +239,8 @@ impl Drop for Opened {
 }
 
 /// Memory that peers reach. Dropping it takes the memory away: later operations of peers are refused. What a peer's write had
-/// begun before may still arrive, so the memory itself is kept until the endpoints that were there are closed.
+/// begun before may still arrive, so its addresses are kept until the endpoints that were there are closed: what arrives when the memory is dropped
+/// reaches nobody.
 pub struct MemoryRegion {
     raw: NonNull<sys::fid_mr>,
     key: u64,

@@ -2,9 +2,10 @@ use super::*;
 use crate::{Endpoint, EndpointOptions, Query, list};
 use pmof_mem::Memory;
 
-/// The memory of a dropped region stays until the endpoints that were there are closed, and no longer.
+/// Behind a dropped region the addresses of its memory stay until the endpoints that were there are closed, and no longer; the memory itself
+/// does not stay, so that a file is let go of.
 #[test]
-fn memory_outlives_the_writes_that_may_be_under_way() {
+fn addresses_outlive_the_writes_that_may_be_under_way() {
     let Ok(infos) = list(&Query { provider: Some("tcp".to_owned()), ..Query::default() }) else {
         skip_report::skipped!("no libfabric with tcp (apt install libfabric1)");
         return;
@@ -20,17 +21,38 @@ fn memory_outlives_the_writes_that_may_be_under_way() {
 
     let (memory, registered) = region(1);
     drop(registered);
-    assert!(memory.upgrade().is_none(), "nobody may be writing");
+    assert!(memory.upgrade().is_none());
+    assert_eq!(domain.0.retired_count(), 0, "nobody may be writing");
 
     let before = open();
     let (memory, registered) = region(2);
     drop(registered);
     let after = open();
-    assert!(memory.upgrade().is_some());
+    assert!(memory.upgrade().is_none(), "others may open its file");
+    assert_eq!(domain.0.retired_count(), 1);
     drop(before);
-    assert!(memory.upgrade().is_none(), "the endpoint that came later has no key of it");
-    assert_eq!(domain.0.retired_count(), 0);
+    assert_eq!(domain.0.retired_count(), 0, "the endpoint that came later has no key of it");
     drop(after);
+}
+
+/// What its owner unmaps stays lent to the domain.
+#[test]
+fn borrowed_memory_outlives_them_as_a_whole() {
+    let Ok(infos) = list(&Query { provider: Some("tcp".to_owned()), ..Query::default() }) else {
+        skip_report::skipped!("no libfabric with tcp (apt install libfabric1)");
+        return;
+    };
+    let domain = Domain::open(infos.into_iter().next().unwrap()).unwrap();
+    let endpoint = Endpoint::open(&domain, domain.info(), EndpointOptions { operations: 4 }).unwrap();
+    let owner = Memory::anonymous(4096).unwrap();
+    // SAFETY: the owner outlives the domain.
+    let borrowed = unsafe { Memory::borrow(owner.address(), 4096, None) }.unwrap();
+    let borrowed: Arc<dyn Medium> = Arc::new(borrowed);
+    let kept = Arc::downgrade(&borrowed);
+    drop(domain.register(borrowed, (0, 4096), MrAccess::REMOTE_WRITE, 1).unwrap());
+    assert!(kept.upgrade().is_some());
+    drop(endpoint);
+    assert!(kept.upgrade().is_none());
 }
 
 /// Whoever registers may choose another key.

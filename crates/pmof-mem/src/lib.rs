@@ -57,7 +57,7 @@ pub use kind::MediumKind;
 pub use lent::Lent;
 pub use limits::survive_file_size_limit;
 pub use medium::Medium;
-pub use memory::{LEN_BYTES_MAX, Memory};
+pub use memory::{HeldAddresses, LEN_BYTES_MAX, Memory};
 pub use named::{open_to_append, open_to_read};
 pub use parts::{ExistingFile, FilePart, NewFile};
 pub use probe::{CpuProbe, MediumProbe, probe, probe_cpu};

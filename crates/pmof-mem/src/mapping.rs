@@ -7,7 +7,10 @@ use std::{
     io,
     os::fd::BorrowedFd,
     ptr::{self, NonNull},
-    sync::atomic::{AtomicU8, AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU8, AtomicU64, Ordering},
+    },
 };
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
@@ -31,14 +34,14 @@ const LOAD_AHEAD_MIN_BYTES: u64 = 64 << 10;
 /// From this length on, a non-temporal copy beats store + write-back on persistent memory (PMDK measured the same threshold).
 pub(crate) const STREAM_MIN_BYTES: usize = 256;
 
-/// Unmapped on drop, unless borrowed. The pointer is valid for `len_bytes` bytes as long as the value lives.
+/// Gone on drop, unless borrowed. The pointer is valid for `len_bytes` bytes as long as the value lives.
 #[derive(Debug)]
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     len_bytes: usize,
     writable: bool,
-    /// The caller owns the mapping and unmaps it.
-    is_borrowed: bool,
+    /// `None`: the caller owns the mapping and unmaps it.
+    addresses: Option<Arc<Addresses>>,
     /// The kernel loads single pages, and more only when it is told to.
     loads_pages: bool,
     /// For files and devices, whose pages may be unreadable.
@@ -50,20 +53,56 @@ unsafe impl Send for Mapping {}
 // SAFETY: every access is atomic or made by the kernel, so threads that share the mapping race only as relaxed atomics do.
 unsafe impl Sync for Mapping {}
 
+/// A range of addresses that nothing else can take; freed when the last handle goes.
+#[derive(Debug)]
+pub(crate) struct Addresses {
+    start: NonNull<u8>,
+    len_bytes: usize,
+}
+
+// SAFETY: the value refers to addresses and accesses no byte there.
+unsafe impl Send for Addresses {}
+// SAFETY: the value refers to addresses and accesses no byte there.
+unsafe impl Sync for Addresses {}
+
+impl Addresses {
+    /// # Safety
+    ///
+    /// The range is a whole mapping, and the caller's own.
+    unsafe fn own(start: NonNull<u8>, len_bytes: usize) -> Arc<Self> {
+        Arc::new(Self { start, len_bytes })
+    }
+
+    /// Puts private memory in the place of what is mapped there. Where the kernel refuses that, it stays mapped until the drop.
+    ///
+    /// # Safety
+    ///
+    /// Nobody relies any more on what is mapped there.
+    unsafe fn clear(&self) {
+        let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE | MapFlags::NORESERVE);
+        // SAFETY: the range is this value's own, and the caller says the rest.
+        let _ =
+            unsafe { mmap_anonymous(self.start.as_ptr().cast(), self.len_bytes, protection, flags | MapFlags::FIXED) };
+    }
+}
+
+impl Drop for Addresses {
+    fn drop(&mut self) {
+        // SAFETY: the range is this value's own, and the last of those who may use a pointer into it has gone.
+        unsafe { release(self.start, self.len_bytes) };
+    }
+}
+
 impl Mapping {
     /// Zeroed private memory.
     pub(crate) fn anonymous(len_bytes: usize) -> io::Result<Self> {
         let protection = ProtFlags::READ | ProtFlags::WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let start = unsafe { mmap_anonymous(ptr::null_mut(), len_bytes, protection, MapFlags::PRIVATE) }?;
-        Ok(Self {
-            start: non_null(start)?,
-            len_bytes,
-            writable: true,
-            is_borrowed: false,
-            loads_pages: false,
-            watch: None,
-        })
+        let start = non_null(start)?;
+        // SAFETY: the kernel just mapped it.
+        let addresses = Some(unsafe { Addresses::own(start, len_bytes) });
+        Ok(Self { start, len_bytes, writable: true, addresses, loads_pages: false, watch: None })
     }
 
     /// The first `len_bytes` bytes of `file`; with `sync` the kernel must grant `MAP_SYNC`.
@@ -77,9 +116,11 @@ impl Mapping {
         // SAFETY: a new mapping at an address of the kernel's choice overlaps nothing.
         let start = unsafe { mmap(ptr::null_mut(), len_bytes, piece.protection(), piece.flags(), file, file_offset) }?;
         let start = non_null(start)?;
-        // SAFETY: the kernel just mapped it, and it is unmapped behind the watch's end, by drop.
+        // SAFETY: the kernel just mapped it.
+        let addresses = Some(unsafe { Addresses::own(start, len_bytes) });
+        // SAFETY: it is unmapped behind the watch's end, by drop.
         let watch = Some(unsafe { Watch::new(start, len_bytes) });
-        Ok(Self { start, len_bytes, writable, is_borrowed: false, loads_pages: false, watch })
+        Ok(Self { start, len_bytes, writable, addresses, loads_pages: false, watch })
     }
 
     /// Memory that somebody else mapped. `None` at address 0.
@@ -89,7 +130,7 @@ impl Mapping {
     /// The range stays mapped, and writable if `writable`, as long as the value lives.
     pub(crate) unsafe fn borrowed(address: u64, len_bytes: usize, writable: bool) -> Option<Self> {
         let start = NonNull::new(ptr::with_exposed_provenance_mut(address as usize))?;
-        Some(Self { start, len_bytes, writable, is_borrowed: true, loads_pages: false, watch: None })
+        Some(Self { start, len_bytes, writable, addresses: None, loads_pages: false, watch: None })
     }
 
     pub(crate) fn len_bytes(&self) -> u64 {
@@ -105,7 +146,11 @@ impl Mapping {
     }
 
     pub(crate) fn is_borrowed(&self) -> bool {
-        self.is_borrowed
+        self.addresses.is_none()
+    }
+
+    pub(crate) fn addresses(&self) -> Option<Arc<Addresses>> {
+        self.addresses.clone()
     }
 
     /// Turns off the kernel's read-ahead for the mapping of a file.
@@ -113,7 +158,7 @@ impl Mapping {
     /// What it reads ahead it keeps in folios of up to 2 MiB (ext4 since Linux 6.16, XFS since 5.18), and a store through the mapping makes
     /// all of its folio dirty: a flush of 512 bytes then writes up to 2 MiB.
     pub(crate) fn load_pages(&mut self) {
-        if self.is_borrowed {
+        if self.is_borrowed() {
             return;
         }
         // SAFETY: the mapping is this value's own, and the advice changes no byte of it.
@@ -325,9 +370,11 @@ impl Reservation {
         assert_eq!(self.filled_bytes, self.len_bytes, "every address must be a file's");
         let (start, len_bytes) = (self.start, self.len_bytes);
         std::mem::forget(self);
-        // SAFETY: the reservation's addresses are all filled and nobody else's, and are unmapped behind the watch's end, by drop.
+        // SAFETY: the reservation's addresses are all filled and nobody else's.
+        let addresses = Some(unsafe { Addresses::own(start, len_bytes) });
+        // SAFETY: they are unmapped behind the watch's end, by drop.
         let watch = Some(unsafe { Watch::new(start, len_bytes) });
-        Mapping { start, len_bytes, writable, is_borrowed: false, loads_pages: false, watch }
+        Mapping { start, len_bytes, writable, addresses, loads_pages: false, watch }
     }
 }
 
@@ -355,14 +402,14 @@ unsafe fn release(start: NonNull<u8>, len_bytes: usize) {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        let addresses = self.addresses.take();
+        // Who holds the addresses may still store there, and what is mapped is nobody's to change any more.
+        if let Some(held) = addresses.as_ref().filter(|addresses| Arc::strong_count(addresses) > 1) {
+            // SAFETY: no pointer of this value's users outlives it, and those who hold the addresses were told that this happens.
+            unsafe { held.clear() };
+        }
         // Before another mapping can take the addresses.
         self.watch = None;
-        if self.is_borrowed {
-            return;
-        }
-        // SAFETY: `start` and `len_bytes` are what mmap gave, and no pointer into the mapping outlives `self`.
-        // munmap of a whole mapping has no failure that could be answered here.
-        let _ = unsafe { munmap(self.start.as_ptr().cast(), self.len_bytes) };
     }
 }
 

@@ -4,7 +4,7 @@ use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
-    sync::atomic::Ordering,
+    sync::{Arc, atomic::Ordering},
 };
 
 use rustix::{
@@ -18,7 +18,7 @@ use crate::{
     file::{NO_PATH, Opened, create_whole, inspect, io_error, open_existing, seal_memory, unnamed_memory},
     flush::{Flush, Flushed, promise_of},
     judge::{Judgement, judge_devdax, judge_file},
-    mapping::{Mapping, STREAM_MIN_BYTES},
+    mapping::{Addresses, Mapping, STREAM_MIN_BYTES},
     part_flush::PartFlush,
     socket,
 };
@@ -51,6 +51,11 @@ pub struct Memory {
     /// Short stores to clean pages use pwrite(2).
     uses_pwrite: bool,
 }
+
+/// Addresses that stay mapped behind the drop of their [`Memory`]: [`Memory::hold_addresses`].
+#[derive(Debug)]
+#[must_use]
+pub struct HeldAddresses(#[expect(dead_code, reason = "it is there to be dropped")] Arc<Addresses>);
 
 impl Memory {
     /// Zeroed memory of this process. Promises [`Durability::Visible`] and nothing more.
@@ -151,6 +156,13 @@ impl Memory {
     /// The virtual address of the first byte in this process, fixed until the drop.
     pub fn address(&self) -> u64 {
         self.mapping.address()
+    }
+
+    /// Keeps the addresses from everything else until the result is dropped, for a device that may still have an access under way
+    /// when the memory is. From the memory's drop on, what is stored there goes nowhere and what is read there is arbitrary: the file is let go
+    /// of, with its lock. `None` of [borrowed](Self::borrow) memory, whose owner chooses what is mapped there.
+    pub fn hold_addresses(&self) -> Option<HeldAddresses> {
+        self.mapping.addresses().map(HeldAddresses)
     }
 
     /// True if the memory was mapped for writing.

@@ -54,6 +54,50 @@ impl Drop for FabricTarget {
     }
 }
 
+/// While a client has one pool open, another pool that was closed, or whose writer was killed, is opened by others.
+#[test]
+fn pools_are_opened_again_while_others_are_in_use() {
+    for provider in ["tcp", "net", "tcp-msg"] {
+        let (root, place) = (directory(), directory());
+        let Some(target) = FabricTarget::start(root.path(), &format!("fabric+{provider}://127.0.0.1:0")) else {
+            return;
+        };
+        let ledger = |name: &str| place.path().join(name);
+        let soak = |pool: &str, name: &str, more: &[&str]| {
+            let (pool, ledger) = (format!("{}/{pool}", target.address), ledger(name));
+            let words =
+                ["soak", "write", "--pool", &pool, "--ledger", text(&ledger), "--seed", "5", "--durability", "visible"];
+            let mut soak = command([&words[..], more].concat());
+            soak.stdout(Stdio::null()).stderr(Stdio::piped());
+            soak
+        };
+        let writes = |name: &'static str| {
+            wait_until("writes", || {
+                fs::read_to_string(ledger(name)).is_ok_and(|told| told.matches("ack ").count() > 20)
+            });
+        };
+        let mut other = soak("other", "other", &["--create", "300000", "--time", "60s"]).spawn().unwrap();
+        writes("other");
+
+        let done = |mut soak: Command, what: &str| {
+            let said = Said::new(Instant::now(), soak.output().unwrap());
+            assert!(said.code == Some(0), "{provider}, {what}: {said:?}");
+        };
+        done(soak("one", "first", &["--create", "300000", "--time", "20ms"]), "created");
+        done(soak("one", "closed", &["--time", "20ms"]), "opened behind a close");
+
+        let mut killed = soak("one", "killed", &["--time", "60s"]).spawn().unwrap();
+        writes("killed");
+        killed.kill().unwrap();
+        killed.wait().unwrap();
+        done(soak("one", "last", &["--time", "20ms"]), "opened behind a kill");
+
+        assert!(other.try_wait().unwrap().is_none(), "{provider}: it has to have been there");
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+}
+
 #[test]
 fn a_pool_is_written_and_found_again_after_a_kill() {
     let (root, place) = (directory(), directory());

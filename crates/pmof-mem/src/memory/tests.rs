@@ -13,6 +13,7 @@ use std::{
 };
 
 use crate::causes;
+use rustix::fs::{FlockOperation, flock};
 use tempfile::{TempDir, tempdir_in};
 
 use super::{Flush, LEN_BYTES_MAX, Memory};
@@ -473,4 +474,35 @@ fn a_shared_medium_is_the_medium() {
     }
     check(&Arc::new(Memory::anonymous(4096).unwrap()), false);
     check(&Arc::new(Lent::new(Memory::anonymous(4096).unwrap())), true);
+}
+
+/// Behind the memory's drop a device may still store to held addresses: nothing of that reaches the file, which is let go of with its lock.
+#[test]
+fn held_addresses_lead_nowhere_when_the_memory_is_gone() {
+    let place = tempdir_in(DISK).unwrap();
+    let path = place.path().join("pool");
+    let memory = Memory::create(&path, 10_000, None).unwrap();
+    flock(memory.file().unwrap(), FlockOperation::NonBlockingLockExclusive).unwrap();
+    memory.store(0, b"the file's").unwrap();
+    let held = memory.hold_addresses().unwrap();
+    let late: *mut u8 = std::ptr::with_exposed_provenance_mut(memory.address() as usize);
+    // SAFETY: the memory is there.
+    unsafe { late.write_volatile(b'T') };
+    drop(memory);
+
+    // SAFETY: the addresses are held.
+    let (found, end) = unsafe { (late.read_volatile(), late.add(9_999)) };
+    assert_eq!(found, 0, "what is read there is not the file");
+    // SAFETY: as before.
+    unsafe { (late.write_volatile(b'X'), end.write_volatile(b'X')) };
+    let mut expected = vec![0; 10_000];
+    expected[..10].copy_from_slice(b"The file's");
+    assert_eq!(fs::read(&path).unwrap(), expected);
+    let again = Memory::open(&path, None).unwrap();
+    flock(again.file().unwrap(), FlockOperation::NonBlockingLockExclusive).unwrap();
+    drop(held);
+
+    // SAFETY: the address is the test's own.
+    let borrowed = unsafe { Memory::borrow(again.address(), 4096, None) }.unwrap();
+    assert!(borrowed.hold_addresses().is_none());
 }
