@@ -65,7 +65,7 @@ pub struct ReachArgs {
     /// 127.0.0.1]
     #[arg(long, value_name = "IP")]
     pub address: Option<IpAddr>,
-    /// Local address to come from, where routing does not decide it; verbs only
+    /// Local address to come from, where routing does not decide it; verbs and RDS only
     #[arg(long, value_name = "IP")]
     pub source: Option<IpAddr>,
     /// The only method of flush to use; the cheapest that gives the durability unless given
@@ -78,8 +78,8 @@ impl ReachArgs {
     pub fn check(&self) -> Result<()> {
         let transport = self.transport;
         ensure!(
-            transport == TransportName::Verbs || self.source.is_none(),
-            "--source is for --transport verbs: other transports leave it to routing"
+            matches!(transport, TransportName::Verbs | TransportName::Rds) || self.source.is_none(),
+            "--source is for --transport verbs and rds: other transports leave it to routing"
         );
         ensure!(
             transport != TransportName::Verbs || self.address.is_some(),
@@ -160,6 +160,11 @@ mod tests {
                 reach(TransportName::Verbs, Some("10.0.0.2"), Some("10.0.0.1")),
                 "verbs://10.0.0.2:1",
                 "verbs://10.0.0.2:1/a?source=10.0.0.1",
+            ),
+            (
+                reach(TransportName::Rds, Some("10.0.0.2"), Some("10.0.0.1")),
+                "rds://10.0.0.2:1",
+                "rds://10.0.0.2:1/a?source=10.0.0.1",
             ),
         ] {
             reach.check().unwrap();

@@ -1,7 +1,7 @@
 //! `pmof bench`: measurements, each beside the floor of the same transport in the same run.
 //!
 //! The floor of shm is the same stores, write-back and fence in this process, those of verbs and of libfabric's tcp and net the same calls
-//! on bare queue pairs and endpoints. On a device there is none, and the report says so.
+//! on bare queue pairs and endpoints, that of RDS the same bytes between two bare sockets. On a device there is none, and the report says so.
 //!
 //! This process is the initiator, on a CPU of its own. Targets, floor servers and relays are children on the other CPU;
 //! those that are not being measured are stopped (SIGSTOP), so that what is compared takes turns in short rounds and
@@ -24,6 +24,7 @@ mod local;
 mod pattern;
 mod peers;
 mod processes;
+mod rds;
 mod relay;
 mod report;
 mod runner;
@@ -61,7 +62,8 @@ enum Measurement {
     /// The floor on tmpfs: the bytes there, 8 bytes back, over a raw TCP socket. With --medium file: the same, and between
     /// them pwrite and fdatasync of these bytes to a file on the same file system. The floor of --transport shm: store,
     /// write-back and fence of these bytes in this process, on the same medium. Those of --transport fabric+tcp, fabric+net and
-    /// fabric+tcp-msg: the same write and the message behind it, on bare endpoints of libfabric.
+    /// fabric+tcp-msg: the same write and the message behind it, on bare endpoints of libfabric. That of --transport rds: the
+    /// bytes there, 8 bytes back, between two bare RDS sockets.
     Latency(workload::WorkloadArgs),
     /// Measure writes (or reads) kept in flight, each answered, beside a raw one-way stream of the same bytes with answers
     ///

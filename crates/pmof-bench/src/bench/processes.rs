@@ -17,7 +17,7 @@ use pmof_console::words::TransportName;
 use super::{
     fabric,
     floor::{FILE_BYTES, FloorClient, FloorMode, serve_floor},
-    relay,
+    rds, relay,
     statistics::{LatencyHistogram, LatencySummary},
     verbs,
 };
@@ -34,7 +34,7 @@ pub struct FloorServerArgs {
     /// Bytes of each file that is made
     #[arg(long, default_value_t = FILE_BYTES)]
     file_bytes: u64,
-    /// Serve the bare program of this transport: verbs, or a provider of libfabric; all others have that of TCP
+    /// Serve the bare program of this transport: verbs, RDS, or a provider of libfabric; all others have that of TCP
     #[arg(long, value_enum, default_value_t = TransportName::Tcp)]
     transport: TransportName,
     /// CPU to run on
@@ -140,8 +140,10 @@ pub fn run_floor_server(args: &FloorServerArgs) -> Result<()> {
     args.exit_with_parent.map_or(Ok(()), exit_with_parent)?;
     pin_if_asked(args.cpu)?;
     let transport = args.transport.transport();
-    if transport == Transport::Verbs {
-        return verbs::serve(args.listen).context("serving the floor of verbs");
+    match transport {
+        Transport::Verbs => return verbs::serve(args.listen).context("serving the floor of verbs"),
+        Transport::Rds => return rds::serve(args.listen).context("serving the floor of RDS"),
+        _ => {}
     }
     let listener = listen_on_loopback(args.listen)?;
     match transport {

@@ -2,7 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader},
-    net::{IpAddr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     process::{Child, Stdio},
 };
@@ -171,7 +171,6 @@ impl Stage {
     /// Why there is no floor to compare with, if so.
     pub(super) fn no_floor(&self) -> Option<&'static str> {
         match (self.reach.transport, &self.device) {
-            (TransportName::Rds, _) => Some("this command has no bare program of RDS"),
             (TransportName::Fabric | TransportName::FabricVerbs | TransportName::FabricVerbsConnected, _) => {
                 Some("this command has a bare program only of libfabric's providers tcp and net")
             }
@@ -243,8 +242,17 @@ impl Stage {
     /// The same of verbs, where the targets listen.
     pub(super) fn verbs_floor_server(&self) -> Result<Helper> {
         let ip = self.reach.address.context("verbs has no address: name one of an RDMA device with --address")?;
+        self.floor_server_at(ip, "verbs")
+    }
+
+    /// The same of RDS.
+    pub(super) fn rds_floor_server(&self) -> Result<Helper> {
+        self.floor_server_at(self.reach.address.unwrap_or(Ipv4Addr::LOCALHOST.into()), "rds")
+    }
+
+    fn floor_server_at(&self, ip: IpAddr, transport: &str) -> Result<Helper> {
         let (listen, cpu) = (SocketAddr::new(ip, 0).to_string(), self.servers_cpu.to_string());
-        Helper::start(&["bench-floor", "--transport", "verbs", "--listen", &listen, "--cpu", &cpu], 1)
+        Helper::start(&["bench-floor", "--transport", transport, "--listen", &listen, "--cpu", &cpu], 1)
     }
 
     fn floor_server_with(&self, more: &[&str]) -> Result<Helper> {

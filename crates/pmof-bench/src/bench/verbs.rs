@@ -24,15 +24,11 @@ use pmof_verbs::{
     Operation, Payload, Placement, QueuePair, QueuePairOptions, RESOLVE_TIMEOUT, Receive, RemoteAddress,
     WorkCompletion, WorkRequest,
 };
-use rustix::{
-    event::{PollFd, PollFlags, Timespec, poll},
-    io::Errno,
-};
 
 use super::{
     engine::{
         Engine,
-        polled::{Polled, SPINS_PER_GLANCE, STALL_LIMIT, wait},
+        polled::{Polled, SPINS_PER_GLANCE, STALL_LIMIT, sleep_on, wait},
     },
     pattern::{Kind, Post},
     stage::POOL_BYTES,
@@ -146,15 +142,6 @@ fn next_event(channel: &EventChannel, limit: Duration) -> Result<Option<CmEventK
             return Ok(None);
         }
         sleep_on(channel, left)?;
-    }
-}
-
-/// Sleeps until the descriptor is readable, or for as long as that.
-fn sleep_on(descriptor: impl std::os::fd::AsFd, limit: Duration) -> Result<()> {
-    let limit = Timespec::try_from(limit)?;
-    match poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&limit)) {
-        Ok(_) | Err(Errno::INTR) => Ok(()),
-        Err(errno) => Err(errno.into()),
     }
 }
 

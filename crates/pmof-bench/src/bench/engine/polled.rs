@@ -1,8 +1,15 @@
-//! How a floor waits that takes completions from a device's queue or a provider's.
+//! How a floor waits that takes completions from a device's queue or a provider's, or datagrams.
 
-use std::time::{Duration, Instant};
+use std::{
+    os::fd::AsFd,
+    time::{Duration, Instant},
+};
 
 use anyhow::{Result, ensure};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
 
 /// An end that moves nothing for this long is given up.
 pub(in crate::bench) const STALL_LIMIT: Duration = Duration::from_secs(30);
@@ -46,6 +53,15 @@ pub(in crate::bench) fn wait(floor: &mut impl Polled, until: Option<Instant>) ->
         floor.sleep(left)?;
     }
     Ok(())
+}
+
+/// Sleeps until the descriptor is readable, or for as long as that.
+pub(in crate::bench) fn sleep_on(descriptor: impl AsFd, limit: Duration) -> Result<()> {
+    let limit = Timespec::try_from(limit)?;
+    match poll(&mut [PollFd::new(&descriptor, PollFlags::IN)], Some(&limit)) {
+        Ok(_) | Err(Errno::INTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
 }
 
 #[cfg(test)]

@@ -17,8 +17,9 @@ use crate::bench::{
     fabric::FabricFloor,
     floor::{FILE_BYTES, FloorClient, FloorMode},
     local::LocalFloor,
-    pattern::Pattern,
+    pattern::{Kind, Pattern},
     peers::{Client, FioPair, Peer, Running},
+    rds::{RdsFloor, RdsWork},
     stage::{Contender, Helper, Medium, POOL_BYTES, Server, Stage, socket_address, warm},
     verbs::{VerbsFloor, VerbsWork},
 };
@@ -57,6 +58,7 @@ impl Workload<'_> {
             _ if self.fabric_provider().is_some() && (self.args.medium == Medium::File || !self.is_polling()) => {
                 Some("the bare program of libfabric spins, and has no files")
             }
+            _ if self.is_rds() && self.args.medium == Medium::File => Some("the bare program of RDS has no files"),
             _ if self.is_verbs() && self.args.medium == Medium::File => {
                 Some("the bare program of verbs has no files: a device cannot reach the page cache")
             }
@@ -74,6 +76,9 @@ impl Workload<'_> {
         }
         if let Some(provider) = self.fabric_provider() {
             return self.fabric_floor(stage, provider).map(Some);
+        }
+        if self.is_rds() {
+            return self.rds_floor(stage).map(Some);
         }
         if self.is_verbs() {
             return self.verbs_floor(stage, method.unwrap_or(Method::ReadAfterWrite)).map(Some);
@@ -159,6 +164,31 @@ impl Workload<'_> {
         };
         let connect = |_| -> Result<Box<dyn Engine>> {
             let floor = VerbsFloor::connect(address, self.args.stage.reach.source, work)
+                .context("connecting to the floor server")?;
+            Ok(Box::new(floor))
+        };
+        let engines = (0..self.args.threads).map(connect).collect::<Result<Vec<_>>>()?;
+        self.add_load(stage, &mut servers)?;
+        Contender::new(self.side(engines, Vec::new(), vec![process]), servers)
+    }
+
+    fn is_rds(&self) -> bool {
+        self.args.stage.reach.transport == TransportName::Rds
+    }
+
+    fn rds_floor(&self, stage: &Stage) -> Result<Contender<Side>> {
+        let server = stage.rds_floor_server()?;
+        let process = server.process_id();
+        let address = *server.addresses().first().context("the floor server has no address")?;
+        let mut servers = vec![Server::Helper(server)];
+        let work = RdsWork {
+            kind: if self.read_percent == 100 { Kind::Read } else { Kind::Write },
+            len_bytes: usize::try_from(self.operation_bytes())?,
+            depth: self.depth as usize * usize::from(self.lines()),
+            polling: self.floor_polls(),
+        };
+        let connect = |_| -> Result<Box<dyn Engine>> {
+            let floor = RdsFloor::connect(address, self.args.stage.reach.source, work)
                 .context("connecting to the floor server")?;
             Ok(Box::new(floor))
         };
