@@ -70,9 +70,9 @@ pub(crate) trait DeviceReach: fmt::Debug + Send + Sync {
     /// Takes the memory away from the other sides; operations of this side that use it go on.
     fn revoke(&self);
 
-    /// Behind [`revoke`](Self::revoke): returns when nothing of the other sides changes the memory any more. A device that checks
+    /// Behind [`revoke`](Self::revoke): returns when nothing of those who could use it changes the memory any more. A device that checks
     /// its keys as it goes has nothing to do.
-    fn fence(&self) {}
+    fn fence(&self, _from: Scope) {}
 
     /// Has no operation of this side use it from now on, but those that are being posted by another thread just now.
     fn close(&self);
@@ -241,7 +241,7 @@ impl Region {
     pub fn fence(self) -> bool {
         let is_handed_out = self.0.revoke(Revocation::Fenced);
         if let Some(device) = &self.0.device {
-            device.fence();
+            device.fence(self.0.region.scope());
         }
         // What is read from here on is read behind the word.
         fence(Ordering::SeqCst);

@@ -5,7 +5,7 @@ use std::{any::Any, fmt, io, sync::Arc};
 use parking_lot::Mutex;
 use pmof_fabric::{MemoryRegion, MrAccess, RegisterError as Refusal};
 use pmof_mem::Medium;
-use pmof_proto::{Access, DirectAccess, RdmaFeatures};
+use pmof_proto::{Access, DirectAccess, RdmaFeatures, Scope};
 
 use super::opened::Opened;
 use crate::{RegisterError, region::DeviceReach};
@@ -96,8 +96,8 @@ impl DeviceReach for FabricMemory {
         drop(self.remote.lock().take());
     }
 
-    fn fence(&self) {
-        self.opened.close_endpoints();
+    fn fence(&self, from: Scope) {
+        self.opened.close_endpoints(from);
     }
 
     fn close(&self) {}

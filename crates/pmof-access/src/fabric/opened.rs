@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use pmof_fabric::{
     ConnectionRequest, Domain, Endpoint, EndpointKind, EndpointOptions, FabricError, Info, PassiveEndpoint, Query, list,
 };
+use pmof_proto::Scope;
 
 use crate::{FabricProvider, SetupError};
 
@@ -29,7 +30,14 @@ pub(super) struct Opened {
     /// The address of this machine that the domain was opened at.
     pub(super) local: Option<IpAddr>,
     pub(super) domain: Domain,
-    endpoints: Mutex<Vec<Weak<Mutex<Endpoint>>>>,
+    endpoints: Mutex<Vec<Known>>,
+}
+
+/// An endpoint, and the number of its connection: 0 as long as that is not known.
+#[derive(Debug)]
+struct Known {
+    endpoint: Weak<Mutex<Endpoint>>,
+    connection: u64,
 }
 
 impl Opened {
@@ -103,9 +111,18 @@ impl Opened {
     fn shared(&self, endpoint: Endpoint) -> SharedEndpoint {
         let endpoint = Arc::new(Mutex::new(endpoint));
         let mut endpoints = self.endpoints.lock();
-        endpoints.retain(|endpoint| endpoint.strong_count() > 0);
-        endpoints.push(Arc::downgrade(&endpoint));
+        endpoints.retain(|known| known.endpoint.strong_count() > 0);
+        endpoints.push(Known { endpoint: Arc::downgrade(&endpoint), connection: 0 });
         endpoint
+    }
+
+    /// Notes whose endpoint it is.
+    pub(super) fn belongs(&self, endpoint: &SharedEndpoint, connection: u64) {
+        let mut endpoints = self.endpoints.lock();
+        let is_it = |known: &&mut Known| known.endpoint.as_ptr() == Arc::as_ptr(endpoint);
+        if let Some(known) = endpoints.iter_mut().find(is_it) {
+            known.connection = connection;
+        }
     }
 
     /// A reliable datagram endpoint.
@@ -133,15 +150,25 @@ impl Opened {
     /// Whether one more endpoint may be watched; who is not looks from time to time. Providers with a layer over them have an epoll
     /// instance for each endpoint.
     pub(super) fn may_watch(&self) -> bool {
-        let count = || self.endpoints.lock().iter().filter(|endpoint| endpoint.strong_count() > 0).count();
+        let count = || self.endpoints.lock().iter().filter(|known| known.endpoint.strong_count() > 0).count();
         self.name().contains(';') || self.domain.info().is_of_device() || count() <= WATCHED_MAX
     }
 
-    /// Closes all endpoints. On return no operation of the other sides is under way: a provider that is software may still be
-    /// receiving a write to memory that was taken away meanwhile.
-    pub(super) fn close_endpoints(&self) {
-        let endpoints = std::mem::take(&mut *self.endpoints.lock());
-        for endpoint in endpoints.iter().filter_map(Weak::upgrade) {
+    /// Closes the endpoints of those who may use a region. On return no operation of theirs is under way: a provider that is software may
+    /// still be receiving a write to memory that was taken away meanwhile.
+    pub(super) fn close_endpoints(&self, of: Scope) {
+        let may_use = |known: &Known| match of {
+            Scope::Peer => true,
+            Scope::Connection(number) => [0, number].contains(&known.connection),
+        };
+        let endpoints: Vec<_> = self
+            .endpoints
+            .lock()
+            .iter()
+            .filter(|known| may_use(known))
+            .filter_map(|known| known.endpoint.upgrade())
+            .collect();
+        for endpoint in endpoints {
             endpoint.lock().close();
         }
     }

@@ -49,6 +49,7 @@ const SLEEP_TRIES: u32 = 4;
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own; every combination of them occurs")]
 pub(super) struct FabricWire {
     pub(super) opened: Arc<Opened>,
+    number: u64,
     socket: Arc<Uninherited>,
     sleeping: Arc<Sleeping>,
     /// The other side's greeting, as far as it came.
@@ -113,6 +114,7 @@ impl FabricWire {
         rendezvous::keep_alive(&socket)?;
         let mut wire = Self {
             opened: Arc::clone(opened),
+            number: 0,
             socket: Arc::new(socket),
             sleeping: Sleeping::new()?,
             greeting: Vec::new(),
@@ -142,6 +144,7 @@ impl FabricWire {
 
     pub(super) fn open_lane(&mut self, endpoint: SharedEndpoint) -> io::Result<()> {
         self.is_watchable = self.opened.may_watch();
+        self.opened.belongs(&endpoint, self.number);
         self.lane = Some(Lane::new(&self.opened, endpoint)?);
         Ok(())
     }
@@ -315,6 +318,13 @@ fn place_of(region: &RemoteRegion, offset: u64) -> Option<RemoteAddress> {
 impl Wire for FabricWire {
     fn name(&self) -> &'static str {
         self.opened.provider.scheme()
+    }
+
+    fn set_number(&mut self, number: u64) {
+        self.number = number;
+        if let Some(lane) = &self.lane {
+            self.opened.belongs(lane.endpoint(), number);
+        }
     }
 
     fn receive(&mut self, place: InputPlace<'_>) -> io::Result<usize> {

@@ -389,5 +389,10 @@ pub(crate) fn requests_that_come_together_show_until_the_last_is_taken<F: Fabric
         assert!(pending.finish().unwrap().is_established());
     }
     assert!(listener.next_request(Duration::ZERO).unwrap().is_none());
-    assert!(!is_readable(&listener, Duration::ZERO), "nothing is left");
+    // What a provider still has to do for the connections may wake a sleeper in vain, but not for ever.
+    let start = Instant::now();
+    while is_readable(&listener, Duration::ZERO) {
+        assert!(listener.next_request(Duration::ZERO).unwrap().is_none());
+        assert!(start.elapsed() < LONG, "nothing is left");
+    }
 }

@@ -3,13 +3,15 @@
 use std::{
     io::{Read as _, Write as _},
     net::{SocketAddr, TcpListener, TcpStream},
+    sync::Arc,
     time::{Duration, Instant},
 };
 
 use pmof_access::{
     Access, ConnectError, ConnectionError, Durability, FabricProvider, Location, Method, OperationError, Peer,
-    QueueOptions, Refusal, Region, SetupError, Transport,
+    QueueOptions, Refusal, Region, RemoteRegion, SetupError, Transport,
 };
+use pmof_mem::Memory;
 use pmof_proto::{Descriptor, DirectAccess, RegionKey};
 
 use crate::{
@@ -359,11 +361,16 @@ struct UnderWay {
 
 impl UnderWay {
     fn begin() -> Self {
+        Self::begin_with(|pair| region(&pair.target.peer, LONG_WRITE_BYTES, Access::all()).0)
+    }
+
+    fn begin_with(register: impl FnOnce(&Pair) -> Region) -> Self {
         let fabric = FabricTcp::new();
         // The target receives when it is polled, and not otherwise.
         let setup = Setup { initiator_queue: threaded(), target_queue: QueueOptions::default(), ..Setup::default() };
         let pair = pair((fabric.peer(), fabric.peer()), fabric.listen_address(), &setup);
-        let (memory, remote) = region(&pair.target.peer, LONG_WRITE_BYTES, Access::all());
+        let memory = register(&pair);
+        let remote = RemoteRegion::from_descriptor(&memory.descriptor()).unwrap();
         pair.initiator.connection.write(&remote, 0, &vec![7; LONG_WRITE_BYTES as usize]).unwrap();
         let under_way = Self { pair, memory };
         let start = Instant::now();
@@ -393,7 +400,37 @@ fn a_fence_ends_a_write_that_is_under_way() {
     if !has(FabricProvider::Tcp) {
         return;
     }
-    let UnderWay { pair, memory } = UnderWay::begin();
+    fence(UnderWay::begin());
+}
+
+/// A region of one connection is fenced from that one: the others go on.
+#[test]
+fn a_fence_ends_only_the_connection_that_has_the_region() {
+    if !has(FabricProvider::Tcp) {
+        return;
+    }
+    let mut other = None;
+    let under_way = UnderWay::begin_with(|pair| {
+        let Pair { initiator, target, listener } = pair;
+        other = Some(join(&initiator.peer, &initiator.queue, listener, &target.queue, &Setup::default()));
+        let memory = Arc::new(Memory::anonymous(LONG_WRITE_BYTES).unwrap());
+        target.peer.register_for(&target.connection, memory, 0, LONG_WRITE_BYTES, Access::all()).unwrap()
+    });
+    let (here, _there) = other.unwrap();
+    let pair = fence(under_way);
+    let (memory, remote) = region(&pair.target.peer, 64, Access::all());
+    here.write(&remote, 0, b"goes on").unwrap();
+    let start = Instant::now();
+    let mut came = [0; 7];
+    while came != *b"goes on" {
+        memory.read(0, &mut came).unwrap();
+        pair.target.queue.poll();
+        assert!(start.elapsed() < LONG, "{:?}", here.ended());
+    }
+    assert_eq!(here.ended(), None);
+}
+
+fn fence(UnderWay { pair, memory }: UnderWay) -> Pair {
     let witness = memory.clone();
     memory.fence();
     let under_way = UnderWay { pair, memory: witness };
@@ -405,6 +442,7 @@ fn a_fence_ends_a_write_that_is_under_way() {
         assert!(start.elapsed() < LONG, "the initiator is told");
     }
     assert_eq!(under_way.byte(LONG_WRITE_BYTES - 1), 0);
+    under_way.pair
 }
 
 /// The control of the one above: without a fence the rest comes, although the region is gone.
