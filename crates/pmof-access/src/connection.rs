@@ -414,6 +414,12 @@ impl Connection {
     /// drives the queue.
     pub fn close(self, timeout: Duration) -> bool {
         self.disconnect();
+        self.wait_closed(timeout)
+    }
+
+    /// For a connection that has ended: drives the queue, at most `timeout`, until the other side has heard why, and nothing is sent or taken in any
+    /// more. False when the time is up first.
+    pub fn wait_closed(&self, timeout: Duration) -> bool {
         self.queue.wait_until(timeout, || self.link.lock().is_closed().then_some(())).is_some()
     }
 

@@ -70,9 +70,14 @@ pub(crate) trait DeviceReach: fmt::Debug + Send + Sync {
     /// Takes the memory away from the other sides; operations of this side that use it go on.
     fn revoke(&self);
 
-    /// Behind [`revoke`](Self::revoke): returns when nothing of those who could use it changes the memory any more. A device that checks
-    /// its keys as it goes has nothing to do.
-    fn fence(&self, _from: Scope) {}
+    /// Behind [`revoke`](Self::revoke), of a region for these connections: returns when nothing of theirs changes the memory any more. A
+    /// device that checks its keys as it goes has nothing to do.
+    fn fence(&self, _scope: Scope) {}
+
+    /// Whether [`fence`](Self::fence) ends connections.
+    fn fence_ends_connections(&self) -> bool {
+        false
+    }
 
     /// Has no operation of this side use it from now on, but those that are being posted by another thread just now.
     fn close(&self);
@@ -246,6 +251,12 @@ impl Region {
         // What is read from here on is read behind the word.
         fence(Ordering::SeqCst);
         is_handed_out
+    }
+
+    /// Whether [`fence`](Self::fence) ends the connections that may use the region without another word to the other
+    /// sides: the device looks at its keys only when an operation begins. Who has something to tell them waits until [it is told](crate::Connection::wait_closed).
+    pub fn fence_ends_connections(&self) -> bool {
+        self.device().is_some_and(|device| device.fence_ends_connections())
     }
 
     /// Whether another process was handed the memory to be mapped for writing, over shm. That process may change it as long as it lives.

@@ -22,7 +22,11 @@ const REQUEST_ID: u32 = 1;
 /// How long a pool that another has open is asked for: longer than a target takes to notice that the other is gone, where its system
 /// closed the connection.
 pub(crate) const BUSY_WAIT: Duration = Duration::from_secs(1);
-const BUSY_PAUSE: Duration = Duration::from_millis(5);
+
+/// The pauses before what another has open is asked for again: from 5 ms on each twice as long as the one before, up to 80 ms.
+pub(crate) fn busy_pauses() -> impl Iterator<Item = Duration> {
+    std::iter::successors(Some(Duration::from_millis(5)), |pause| Some((*pause * 2).min(Duration::from_millis(80))))
+}
 
 /// How long it is asked who took a pool over.
 const HOLDER_WAIT: Duration = Duration::from_secs(1);
@@ -336,9 +340,10 @@ pub(crate) fn until_free(
     since: Instant,
     ask: impl Fn() -> Result<Reply, ReplicaError>,
 ) -> Result<Reply, ReplicaError> {
+    let mut pauses = busy_pauses();
     while matches!(reply, Err(ReplicaError::Refused { refusal: PoolRefusal::Busy, .. })) && since.elapsed() < BUSY_WAIT
     {
-        thread::sleep(BUSY_PAUSE);
+        thread::sleep(pauses.next().unwrap_or_default());
         reply = ask();
     }
     reply

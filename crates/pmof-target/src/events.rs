@@ -53,7 +53,7 @@ impl Client {
 }
 
 /// What a request does, for the log.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Act {
     /// The request.
     request: &'static str,
@@ -98,7 +98,7 @@ impl Act {
     }
 
     /// Whether it was carried out.
-    pub(crate) fn tell(&self, client: &Client, answer: Result<(), &Refused>) {
+    fn tell(&self, client: &Client, answer: Result<(), &Refused>) {
         let (connection, peer, holder) = client.keys();
         let pool = self.pool.as_deref().unwrap_or_default();
         match (answer, self.done) {
@@ -111,10 +111,40 @@ impl Act {
             }
             (Err(refused), _) => {
                 let (request, reason) = (self.request, refused.text.as_str());
-                let level = if is_for_the_operator(refused.code) { Level::Error } else { Level::Info };
+                let level = level_of(refused.code);
                 log::log!(target: POOL, level, event = "pool_refused", connection, peer, pool, request, reason; "{holder} was refused ({request}): {reason}");
             }
         }
+    }
+}
+
+/// What a connection was refused last: while it asks for the same again and again, the log has it once, and then how often.
+#[derive(Debug, Default)]
+pub(crate) struct Refusals {
+    last: Option<(Act, u16)>,
+    again: u64,
+}
+
+impl Refusals {
+    /// Whether a request was carried out.
+    pub(crate) fn tell(&mut self, client: &Client, act: Act, answer: Result<(), &Refused>) {
+        let refused = answer.err().map(|refused| refused.code);
+        if refused.is_some() && self.last.as_ref().map(|(last, code)| (last, *code)) == refused.map(|code| (&act, code))
+        {
+            self.again += 1;
+            return;
+        }
+        self.end(client);
+        act.tell(client, answer);
+        self.last = refused.map(|code| (act, code));
+    }
+
+    /// Nothing more is asked, or something else.
+    pub(crate) fn end(&mut self, client: &Client) {
+        let (Some((act, code)), again @ 1..) = (self.last.take(), std::mem::take(&mut self.again)) else { return };
+        let (connection, peer, holder) = client.keys();
+        let (pool, request) = (act.pool.as_deref().unwrap_or_default(), act.request);
+        log::log!(target: POOL, level_of(code), event = "pool_refused_again", connection, peer, pool, request, again; "{holder} asked again and was refused as before ({request}): {again} times");
     }
 }
 
@@ -144,6 +174,10 @@ fn short(request: &Request) -> &'static str {
         Request::WriterStatus { .. } => "writer_status",
         _ => "other",
     }
+}
+
+fn level_of(refused: u16) -> Level {
+    if is_for_the_operator(refused) { Level::Error } else { Level::Info }
 }
 
 /// Refusals that no initiator can mend: the target's disk is full or failed, or what it keeps is damaged.

@@ -96,8 +96,12 @@ impl DeviceReach for FabricMemory {
         drop(self.remote.lock().take());
     }
 
-    fn fence(&self, from: Scope) {
-        self.opened.close_endpoints(from);
+    fn fence(&self, scope: Scope) {
+        self.opened.close_endpoints(scope);
+    }
+
+    fn fence_ends_connections(&self) -> bool {
+        true
     }
 
     fn close(&self) {}

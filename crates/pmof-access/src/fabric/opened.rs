@@ -33,7 +33,7 @@ pub(super) struct Opened {
     endpoints: Mutex<Vec<Known>>,
 }
 
-/// An endpoint, and the number of its connection: 0 as long as that is not known.
+/// An endpoint, and the number of the connection that it belongs to; 0 before that is told.
 #[derive(Debug)]
 struct Known {
     endpoint: Weak<Mutex<Endpoint>>,
@@ -116,11 +116,11 @@ impl Opened {
         endpoint
     }
 
-    /// Notes whose endpoint it is.
-    pub(super) fn belongs(&self, endpoint: &SharedEndpoint, connection: u64) {
+    /// Notes which connection an endpoint belongs to.
+    pub(super) fn belongs_to(&self, endpoint: &SharedEndpoint, connection: u64) {
+        let endpoint = Arc::downgrade(endpoint);
         let mut endpoints = self.endpoints.lock();
-        let is_it = |known: &&mut Known| known.endpoint.as_ptr() == Arc::as_ptr(endpoint);
-        if let Some(known) = endpoints.iter_mut().find(is_it) {
+        if let Some(known) = endpoints.iter_mut().find(|known| known.endpoint.ptr_eq(&endpoint)) {
             known.connection = connection;
         }
     }
@@ -154,18 +154,18 @@ impl Opened {
         self.name().contains(';') || self.domain.info().is_of_device() || count() <= WATCHED_MAX
     }
 
-    /// Closes the endpoints of those who may use a region. On return no operation of theirs is under way: a provider that is software may
+    /// Closes the endpoints of these connections. On return no operation of their other sides is under way: a provider that is software may
     /// still be receiving a write to memory that was taken away meanwhile.
     pub(super) fn close_endpoints(&self, of: Scope) {
-        let may_use = |known: &Known| match of {
+        let is_meant = |known: &Known| match of {
             Scope::Peer => true,
-            Scope::Connection(number) => [0, number].contains(&known.connection),
+            Scope::Connection(number) => known.connection == number,
         };
         let endpoints: Vec<_> = self
             .endpoints
             .lock()
             .iter()
-            .filter(|known| may_use(known))
+            .filter(|known| is_meant(known))
             .filter_map(|known| known.endpoint.upgrade())
             .collect();
         for endpoint in endpoints {

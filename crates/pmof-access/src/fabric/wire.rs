@@ -49,7 +49,6 @@ const SLEEP_TRIES: u32 = 4;
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own; every combination of them occurs")]
 pub(super) struct FabricWire {
     pub(super) opened: Arc<Opened>,
-    number: u64,
     socket: Arc<Uninherited>,
     sleeping: Arc<Sleeping>,
     /// The other side's greeting, as far as it came.
@@ -58,6 +57,8 @@ pub(super) struct FabricWire {
     /// The same, where the endpoints have still to be connected.
     pub(super) theirs: Option<Greeting>,
     pub(super) is_initiator: bool,
+    /// Of the connection.
+    number: u64,
     /// From when this side's endpoint is there.
     pub(super) lane: Option<Lane>,
     /// Both sides know each other's endpoint.
@@ -114,13 +115,13 @@ impl FabricWire {
         rendezvous::keep_alive(&socket)?;
         let mut wire = Self {
             opened: Arc::clone(opened),
-            number: 0,
             socket: Arc::new(socket),
             sleeping: Sleeping::new()?,
             greeting: Vec::new(),
             meeting: Meeting::Greetings,
             theirs: None,
             is_initiator,
+            number: 0,
             lane: None,
             is_standing: false,
             is_gone: false,
@@ -144,7 +145,7 @@ impl FabricWire {
 
     pub(super) fn open_lane(&mut self, endpoint: SharedEndpoint) -> io::Result<()> {
         self.is_watchable = self.opened.may_watch();
-        self.opened.belongs(&endpoint, self.number);
+        self.opened.belongs_to(&endpoint, self.number);
         self.lane = Some(Lane::new(&self.opened, endpoint)?);
         Ok(())
     }
@@ -323,7 +324,7 @@ impl Wire for FabricWire {
     fn set_number(&mut self, number: u64) {
         self.number = number;
         if let Some(lane) = &self.lane {
-            self.opened.belongs(lane.endpoint(), number);
+            self.opened.belongs_to(lane.endpoint(), number);
         }
     }
 

@@ -6,10 +6,11 @@ use std::{
     net::TcpListener,
     path::Path,
     process::{Child, Command, Stdio},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use limited_fabric::{Limit, LimitedFabric};
+use pmof::{Durability, Pool};
 
 use crate::support::{LONG, Said, command, directory, file_with, pattern, pmof, text, wait_until};
 
@@ -139,6 +140,32 @@ fn a_provider_of_the_librarys_choice_reaches_the_same_pools() {
     let source = file_with(&place, "source", &pattern(100_000));
     pmof(["cp", text(&source), &format!("{}/orders", target.address)]).done();
     assert_eq!(pmof(["pool", "ls", &target.address]).done(), "orders\n");
+}
+
+#[test]
+fn a_pool_is_released_beside_other_connections() {
+    let (root, place) = (directory(), directory());
+    let Some(target) = FabricTarget::start(root.path(), "fabric+tcp://127.0.0.1:0") else { return };
+    let [url, other] = ["orders", "other"].map(|name| format!("{}/{name}", target.address));
+    let options = |url| Pool::options().replica(url).require(Durability::ProcessCrash);
+    let neighbour = options(&other).create(1 << 16).unwrap();
+
+    let source = file_with(&place, "source", &pattern(1 << 16));
+    pmof(["cp", text(&source), &url]).done();
+    assert_eq!(pmof(["pool", "release", &url]).done(), format!("nobody has {url} open for writing\n"));
+    let writer = options(&url).open().unwrap();
+    let said = pmof(["pool", "release", &url]);
+    assert!(!said.errors.contains("did not open it"), "{said:?}");
+    said.failed(&["is open for writing by", "after 10000 ms"]);
+
+    let start = Instant::now();
+    let said = pmof(["pool", "release", &url, "--silent-for", "0s"]).done();
+    assert!(said.starts_with(&format!("released {url}, which the initiator at 127.0.0.1")), "{said}");
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    writer.persist(0, b"late").unwrap_err();
+    neighbour.persist(0, b"here").unwrap();
+    options(&url).open().unwrap().close().unwrap();
+    neighbour.close().unwrap();
 }
 
 #[test]

@@ -105,6 +105,19 @@ fn a_writer_that_is_killed_and_one_that_is_fenced_are_warnings() {
 }
 
 #[test]
+fn who_asks_again_and_again_is_refused_in_two_lines() {
+    let target = Logged::start(&[]);
+    let pool = target.create("orders");
+    pmof(["pool", "release", &target.url("orders")]).failed(&["is open for writing by", "after 10000 ms"]);
+    let again = target.line(&[" info pool_refused_again: ", "pool=orders", "request=take_over"]);
+    let count: u32 = again.split_once("again=").unwrap().1.split([' ', ')']).next().unwrap().parse().unwrap();
+    // For a second.
+    assert!((1..=20).contains(&count), "{again}");
+    assert_eq!(target.text().matches("pool_refused: ").count(), 1, "{}", target.text());
+    pool.close().unwrap();
+}
+
+#[test]
 fn damaged_and_cut_pools_are_errors() {
     let target = Logged::start(&[]);
     for name in ["damaged", "cut"] {

@@ -25,7 +25,7 @@ use super::{
 };
 use crate::{
     OpenPool, PoolStore, StoreError,
-    events::{self, Act, Client},
+    events::{self, Act, Client, Refusals},
     refused::Refused,
     requests::{self, Served, not_open},
     sets::{OpenSet, SetRemoval, SetStore, SetStoreError},
@@ -45,6 +45,7 @@ pub(super) struct Session {
     removal: Option<SetRemoval>,
     authentication: Authentication,
     since: Instant,
+    refusals: Refusals,
     /// The answer that the initiator has yet to take. The next request is awaited after it, so that one who takes no answers
     /// has one made, not many.
     answering: Option<Ticket>,
@@ -135,6 +136,7 @@ impl Session {
             removal: None,
             authentication,
             since,
+            refusals: Refusals::default(),
             answering: None,
         };
         session.post_receive()?;
@@ -242,7 +244,7 @@ impl Session {
             None => host.authenticator().answer(&mut self.authentication, &request),
         };
         host.count(act.request(), start.elapsed(), answered.as_ref().err().map(|refused| refused.code));
-        act.tell(&self.client(), answered.as_ref().map(drop));
+        self.refusals.tell(&self.client(), act, answered.as_ref().map(drop));
         answered.unwrap_or_else(|refusal| Reply::Refused { code: refusal.code, text: refusal.text })
     }
 
@@ -441,6 +443,7 @@ fn stopping() -> Refused {
 
 impl Drop for Session {
     fn drop(&mut self) {
+        self.refusals.end(&self.client());
         if let Some(open) = self.open.as_ref().filter(|_| self.leaves_open()) {
             events::left_open(&self.client(), &open.name());
         }

@@ -27,6 +27,9 @@ use crate::{
 /// The silence that is named by those who take the pool by an epoch only.
 const NO_SILENCE: Duration = Duration::from_millis(u64::MAX);
 
+/// How long a writer that may hang is told that it was fenced, where its connection ends with that.
+const FENCED_TIMEOUT: Duration = Duration::from_millis(100);
+
 /// What an initiator asks for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
@@ -115,6 +118,9 @@ fn fence(stores: &Stores, lease: &Arc<Lease>, held: Held, holder: String) -> Res
     }
     lease.connection.fence();
     let Held { region, pool } = held;
+    if region.as_ref().is_some_and(Region::fence_ends_connections) {
+        lease.connection.wait_closed(FENCED_TIMEOUT);
+    }
     // It may have been mapped just before.
     let was_mapped = region.is_none_or(Region::fence);
     if was_mapped && lease.may_store() && replacement.is_none() {

@@ -1,26 +1,23 @@
 //! Asking for replicas that other programs ask for at the same time.
 
-use std::{
-    thread,
-    time::{Duration, Instant},
-};
+use std::{thread, time::Instant};
 
 use pmof_control::{PoolRefusal, Reply, Request};
 use uuid::Uuid;
 
 use super::release;
-use crate::{ReplicaError, site::Site, target::BUSY_WAIT};
-
-/// The pause before replicas are asked for again is by chance up to this, and up to twice as much each time, until it is the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(5);
-const LONGEST_PAUSE: Duration = Duration::from_millis(80);
+use crate::{
+    ReplicaError,
+    site::Site,
+    target::{BUSY_WAIT, busy_pauses},
+};
 
 type Answer = Result<Reply, ReplicaError>;
 
 /// Asks all at once. Where another has one of them open, who may be gone or may be asking for the others just now, none is kept while that one is waited
 /// for: two that each kept what the other one waits for would both be refused. Gives up after a second.
 pub(super) fn of_all(sites: &[(usize, Site)], request: impl Fn(usize) -> Request) -> Vec<Answer> {
-    let (since, mut pause) = (Instant::now(), FIRST_PAUSE);
+    let (since, mut pauses) = (Instant::now(), busy_pauses());
     loop {
         let asked: Vec<_> = sites.iter().enumerate().map(|(index, (_, site))| site.send(&request(index))).collect();
         let answers = sites.iter().zip(asked).map(|((_, site), asked)| asked.and_then(|asked| site.answer(asked)));
@@ -30,8 +27,8 @@ pub(super) fn of_all(sites: &[(usize, Site)], request: impl Fn(usize) -> Request
             return answers;
         }
         sites.iter().zip(&answers).filter(|(_, answer)| is_opened(answer)).for_each(|((_, site), _)| release(site));
-        thread::sleep(pause.mul_f64(chance()));
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        // By chance, so that two that ask for the same replicas do not meet each time.
+        thread::sleep(pauses.next().unwrap_or_default().mul_f64(chance()));
     }
 }
 
