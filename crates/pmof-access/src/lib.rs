@@ -86,6 +86,8 @@ mod fabric;
 mod link;
 mod listener;
 mod logging;
+#[cfg(any(feature = "fabric", feature = "rds"))]
+mod messages;
 mod method;
 mod peer;
 mod progress;

@@ -9,9 +9,12 @@ use pmof_proto::{ConnectionError, LocalSlice, OperationError, OutputView, PostEr
 use super::{
     items::{Items, Kind, Retired},
     opened::{Opened, SharedEndpoint},
-    stream::{FRONT_BYTES, Message, RECEIVE_BYTES, RECEIVES, Stream, gather},
+    stream::{RECEIVE_BYTES, RECEIVES, Stream},
 };
-use crate::wire::{DirectOutcome, Finished};
+use crate::{
+    messages::{FRONT_BYTES, Message, gather},
+    wire::{DirectOutcome, Finished},
+};
 
 /// Numbers of receives, which no item has.
 const RECEIVE_ID: u64 = 1 << 63;

@@ -5,7 +5,8 @@ use std::{collections::VecDeque, io, net::SocketAddrV4, sync::Arc};
 use pmof_proto::OutputView;
 use pmof_rds::{SendFailure, Socket};
 
-use super::stream::{DATAGRAM_BYTES, FRONT_BYTES, Message, Stream, gather};
+use super::stream::{DATAGRAM_BYTES, Stream};
+use crate::messages::{FRONT_BYTES, Message, gather};
 
 /// Datagrams that are taken in before others get their turn.
 const RECEIVES_PER_TURN: usize = 32;
