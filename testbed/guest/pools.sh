@@ -127,6 +127,10 @@ demo_over_verbs() {
     demo native-flush --transport verbs --address "$PMOF_WIRE_B" --source "$PMOF_WIRE_A" --device "$PMOF_DEVDAX"
 }
 
+demo_over_rds() {
+    modprobe -a rds rds_rdma && demo send-after-write --transport rds --address "$PMOF_WIRE_B" --source "$PMOF_WIRE_A"
+}
+
 demo_over_tcp() {
     demo ""
 }
@@ -168,6 +172,13 @@ ssh_over_verbs() {
 ssh_over_tcp() {
     ssh_to 127.0.0.1
     copies "ssh://peer/file" send-after-write probed
+}
+
+# The kernel connects the hosts when the first datagram is sent.
+ssh_over_rds() {
+    ssh_to "$PMOF_WIRE_B"
+    modprobe -a rds rds_rdma && dmesg --clear || return
+    PMOF_RDS=1 copies "ssh://peer/dax" send-after-write probed && dmesg | grep "RDS/IB: .* connected"
 }
 
 # The same binary on a machine without rdma-core: everything but verbs works.
@@ -227,6 +238,8 @@ check "takeover over verbs - each writer is told, and nothing of it lands" takeo
 check "a report over verbs - each cell beside bare work requests" report_over_verbs
 check "a target that ssh starts - over verbs, native flush" ssh_over_verbs
 check "a target that ssh starts at an address without a device - over tcp" ssh_over_tcp
+check "a target that ssh starts, asked for RDS - over RDS" ssh_over_rds
+check "the demo over RDS, with targets killed" demo_over_rds
 hide_rdma_core
 check "without rdma-core - a target that ssh starts - over tcp" ssh_over_tcp
 check "without rdma-core - verbs names the package" verbs_names_the_package

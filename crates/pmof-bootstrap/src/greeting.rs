@@ -6,7 +6,7 @@
 //! |---|---|---|
 //! | 0 | 8 | magic `PMOFHELO` |
 //! | 8 | 2 | version: 1 |
-//! | 10 | 2 | transports that the initiator has: bit 0 tcp, bit 1 verbs; bits 2 to 5 the provider of libfabric that it asks for, 0 none, 1 tcp, 2 net, 3 udp, 4 verbs, 5 efa, 6 psm3, 7 tcp-msg, 8 verbs-msg; others are ignored |
+//! | 10 | 2 | transports that the initiator has: bit 0 tcp, bit 1 verbs; bits 2 to 5 the provider of libfabric that it asks for, 0 none, 1 tcp, 2 net, 3 udp, 4 verbs, 5 efa, 6 psm3, 7 tcp-msg, 8 verbs-msg; bit 6: it asks for RDS; others are ignored |
 //! | 12 | 4 | reserved, zero |
 //! | 16 | 16 | nonce, random |
 //! | 32 | 4 | CRC32C of all before |
@@ -62,6 +62,7 @@ const PROVIDERS: [FabricProvider; 8] = [
 ];
 const PROVIDER_SHIFT: u32 = 2;
 const PROVIDER_MASK: usize = 0xF;
+const RDS_BIT: u32 = 6;
 
 /// The first message of the initiator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,6 +71,8 @@ pub struct Hello {
     pub has_verbs: bool,
     /// The provider of libfabric that it wants to use, and has.
     pub fabric: Option<FabricProvider>,
+    /// Whether it wants to use RDS, and has it.
+    pub rds: bool,
     /// Identifies the answer to this hello.
     pub nonce: [u8; NONCE_BYTES],
 }
@@ -180,7 +183,8 @@ impl Hello {
         bytes[8..10].copy_from_slice(&STDIO_VERSION.to_le_bytes());
         let known = |wanted: FabricProvider| PROVIDERS.iter().zip(1..).find(|(provider, _)| **provider == wanted);
         let provider: u16 = self.fabric.and_then(known).map_or(0, |(_, number)| number);
-        let transports = 1 | u16::from(self.has_verbs) << 1 | provider << PROVIDER_SHIFT;
+        let transports =
+            1 | u16::from(self.has_verbs) << 1 | provider << PROVIDER_SHIFT | u16::from(self.rds) << RDS_BIT;
         bytes[10..12].copy_from_slice(&transports.to_le_bytes());
         bytes[16..32].copy_from_slice(&self.nonce);
         let checksum = crc32c::crc32c(&bytes[..32]);
@@ -202,7 +206,7 @@ impl Hello {
         }
         let provider = usize::from(said[10]) >> PROVIDER_SHIFT & PROVIDER_MASK;
         let fabric = provider.checked_sub(1).and_then(|index| PROVIDERS.get(index)).copied();
-        Ok(Self { has_verbs: said[10] & 2 != 0, fabric, nonce })
+        Ok(Self { has_verbs: said[10] & 2 != 0, fabric, rds: said[10] & 1 << RDS_BIT != 0, nonce })
     }
 }
 
@@ -287,6 +291,7 @@ pub(crate) fn is_reachable(address: &Address, hello: &Hello) -> bool {
         Transport::Tcp => true,
         Transport::Verbs => hello.has_verbs,
         Transport::Fabric(provider) => hello.fabric == Some(provider),
+        Transport::Rds => hello.rds,
         _ => false,
     }
 }
@@ -305,11 +310,13 @@ mod tests {
     #[test]
     fn a_hello_comes_back_and_no_flipped_byte_does() {
         for fabric in PROVIDERS.map(Some).into_iter().chain([None]) {
-            let hello = Hello { has_verbs: false, fabric, nonce: NONCE };
-            assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+            for rds in [false, true] {
+                let hello = Hello { has_verbs: false, fabric, rds, nonce: NONCE };
+                assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
+            }
         }
         // What has no number is not asked for.
-        let hello = Hello { has_verbs: true, fabric: Some(FabricProvider::Sockets), nonce: NONCE };
+        let hello = Hello { has_verbs: true, fabric: Some(FabricProvider::Sockets), rds: false, nonce: NONCE };
         let bytes = hello.encode();
         let hello = Hello { fabric: None, ..hello };
         assert_eq!(Hello::decode(&bytes), Ok(hello));
@@ -323,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_hello_of_another_version_is_known_as_such() {
-        let mut bytes = Hello { has_verbs: false, fabric: None, nonce: NONCE }.encode();
+        let mut bytes = Hello { has_verbs: false, fabric: None, rds: false, nonce: NONCE }.encode();
         bytes[8] = 2;
         let checksum = crc32c::crc32c(&bytes[..32]);
         bytes[32..].copy_from_slice(&checksum.to_le_bytes());

@@ -52,6 +52,7 @@ pub struct SshOptions {
     pub(crate) timeout: Duration,
     pub(crate) verbs: bool,
     pub(crate) fabric: Option<FabricProvider>,
+    pub(crate) rds: bool,
 }
 
 impl Default for SshOptions {
@@ -64,6 +65,7 @@ impl Default for SshOptions {
             timeout: DEFAULT_SSH_TIMEOUT,
             verbs: true,
             fabric: None,
+            rds: false,
         }
     }
 }
@@ -110,11 +112,18 @@ impl SshOptions {
         self.fabric = provider;
         self
     }
+
+    /// Use RDS for the data path where both sides have it, and their addresses. A provider of libfabric comes first.
+    #[must_use]
+    pub fn rds(mut self, rds: bool) -> Self {
+        self.rds = rds;
+        self
+    }
 }
 
 impl SshOptions {
     /// The default, modified by the environment: `PMOF_SSH` is the ssh command, `PMOF_SSH_COMMAND` the command line on the
-    /// other machine, `PMOF_FABRIC` a provider of libfabric, such as `tcp`.
+    /// other machine, `PMOF_FABRIC` a provider of libfabric, such as `tcp`. `PMOF_RDS=1` asks for RDS.
     pub fn from_env() -> Self {
         let mut options = Self::default();
         if let Some(program) = std::env::var_os("PMOF_SSH").filter(|program| !program.is_empty()) {
@@ -126,6 +135,7 @@ impl SshOptions {
         if let Some(name) = std::env::var("PMOF_FABRIC").ok().filter(|name| !name.is_empty()) {
             options.fabric = provider_named(&name, "PMOF_FABRIC");
         }
+        options.rds = std::env::var_os("PMOF_RDS").is_some_and(|value| !value.is_empty() && value != "0");
         options
     }
 }
@@ -272,7 +282,8 @@ impl SshSession {
         let stdout = child.stdout.take();
         let mut session = Self { child, stdin, has_ended: false };
         let has_verbs = options.verbs && pmof_access::has_rdma_device();
-        let hello = Hello { has_verbs, fabric: options.fabric.filter(|provider| can_open(*provider)), nonce };
+        let fabric = options.fabric.filter(|provider| can_open(Transport::Fabric(*provider)));
+        let hello = Hello { has_verbs, fabric, rds: options.rds && can_open(Transport::Rds), nonce };
         // A new socket has room for it. If ssh has ended already, its output says why.
         let _ = rustix::net::send(&session.stdin, &hello.encode(), SendFlags::NOSIGNAL);
         let Some(stdout) = stdout else { return Err(io_error("pipe")(Errno::BADF)) };
@@ -371,11 +382,11 @@ impl Drop for SshSession {
     }
 }
 
-/// Whether this side has the provider.
-fn can_open(provider: FabricProvider) -> bool {
-    let opened = Peer::open(Transport::Fabric(provider));
+/// Whether this side has the transport.
+fn can_open(transport: Transport) -> bool {
+    let opened = Peer::open(transport);
     if let Err(error) = &opened {
-        log::warn!(target: "pmof::connection", "{} is not used for the data path: {}", provider.scheme(), causes(error));
+        log::warn!(target: "pmof::connection", "{} is not used for the data path: {}", transport.scheme(), causes(error));
     }
     opened.is_ok()
 }

@@ -249,15 +249,25 @@ fn start(root: &Path, options: StdioOptions, hello: &Hello) -> Result<(Service, 
     // Whoever comes has to prove the secret.
     service.trust_network = true;
     service.max_connections = service.max_connections.min(SESSION_CONNECTIONS);
-    let transports = match hello.fabric.map(Transport::Fabric).filter(|transport| serves(*transport, host)) {
+    let asked = [hello.fabric.map(Transport::Fabric), hello.rds.then_some(Transport::Rds)];
+    let transports = match asked.into_iter().flatten().find(|transport| serves(*transport, host)) {
+        // The initiator's address may have none.
+        Some(Transport::Rds) => vec![Transport::Rds, Transport::Tcp],
         Some(fabric) => vec![fabric],
         None => has_verbs.then_some(Transport::Verbs).into_iter().chain([Transport::Tcp]).collect(),
     };
     let mut ports = data_ports.0;
     loop {
         let port = ports.next().unwrap_or(0);
-        let listen = |transport| Address { transport, place: Place::Host { host: host.to_string(), port } };
-        match Service::start(root, &transports.iter().copied().map(listen).collect::<Vec<_>>(), service.clone()) {
+        let second = match transports[0] {
+            // It begins on a TCP port: tcp takes the next one, or is left out where that is the last.
+            Transport::Rds if port != 0 => ports.clone().next(),
+            _ => Some(port),
+        };
+        let listen = |(transport, port)| Address { transport, place: Place::Host { host: host.to_string(), port } };
+        let ports_of_each = [Some(port), second].into_iter().flatten();
+        let addresses: Vec<_> = transports.iter().copied().zip(ports_of_each).map(listen).collect();
+        match Service::start(root, &addresses, service.clone()) {
             Ok(service) => {
                 let addresses = service.addresses().to_vec();
                 return Ok((service, Greeting::Ready { secret, addresses }));

@@ -19,7 +19,7 @@ use std::{
 use pmof::{
     Durability, Pool,
     access::{FabricProvider, Peer, Transport},
-    bootstrap::SshSession,
+    bootstrap::{SshOptions, SshSession},
 };
 use support::{PMOF, Sshd, Stage};
 
@@ -59,6 +59,37 @@ fn the_data_path_goes_over_libfabric_on_request() {
     pool.persist(0, b"kept").unwrap();
     pool.close().unwrap();
     assert_eq!(stage.succeed(&["pool", "ls", "ssh://some-host"]), "orders\n");
+}
+
+/// RDS carries the data where the initiator asks for it and both sides have it; else it is as without.
+#[test]
+fn the_data_path_goes_over_rds_on_request() {
+    let stage = Stage::local();
+    let addresses = |options: SshOptions| {
+        let started = SshSession::start(&"some-host".parse().unwrap(), &options.verbs(false)).unwrap();
+        started.addresses.iter().map(|address| address.transport.scheme()).collect::<Vec<_>>()
+    };
+    assert_eq!(addresses(stage.options()), ["tcp"], "nobody asked");
+    let options = stage.options().rds(true);
+    if let Err(error) = Peer::open(Transport::Rds) {
+        assert_eq!(addresses(options), ["tcp"]);
+        skip_report::skipped!("rds: {error}");
+        return;
+    }
+    assert_eq!(addresses(options.clone()), ["rds", "tcp"]);
+    let on_ports = |ports: &str| {
+        let command = format!("exec {PMOF} serve --stdio --root {} --data-ports {ports}", stage.root().display());
+        addresses(options.clone().command(command))
+    };
+    assert_eq!(on_ports("17300-17399"), ["rds", "tcp"]);
+    let pool = Pool::options().ssh(options.clone()).replica("ssh://some-host/orders").require(Durability::ProcessCrash);
+    let pool = pool.create(1 << 20).unwrap();
+    pool.persist(0, b"kept").unwrap();
+    pool.close().unwrap();
+    assert_eq!(stage.succeed(&["pool", "ls", "ssh://some-host"]), "orders\n");
+    // An address without RDS.
+    let command = format!("exec {PMOF} serve --stdio --root {} --data-address ::1", stage.root().display());
+    assert_eq!(addresses(options.command(command)), ["tcp"]);
 }
 
 #[test]
