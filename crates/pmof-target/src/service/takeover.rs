@@ -28,7 +28,7 @@ use crate::{
 const NO_SILENCE: Duration = Duration::from_millis(u64::MAX);
 
 /// How long a writer that may hang is told that it was fenced, where its connection ends with that.
-const FENCED_TIMEOUT: Duration = Duration::from_millis(100);
+const FENCED_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// What an initiator asks for.
 #[derive(Clone, Copy, Debug)]
