@@ -286,7 +286,7 @@ impl FromStr for Address {
             }
             return Ok(Self { transport, place: Place::Path(path) });
         }
-        let bad = || AddressError::BadHostPort { text: text.to_owned() };
+        let bad = || AddressError::BadHostPort { text: text.to_owned(), transport };
         let (host, port) = match rest.strip_prefix('[') {
             Some(rest) => rest.split_once(']').ok_or_else(bad)?,
             None => rest.split_at(rest.find(':').unwrap_or(rest.len())),
@@ -324,7 +324,9 @@ const TRANSPORTS: &str =
 #[non_exhaustive]
 pub enum AddressError {
     /// The text has no `scheme://`.
-    #[error("{text:?} is no address: write tcp://HOST[:PORT], verbs://HOST[:PORT] or shm:///PATH")]
+    #[error(
+        "{text:?} is no address: write tcp://HOST[:PORT], verbs://HOST[:PORT], fabric+PROVIDER://HOST[:PORT], rds://HOST[:PORT] or shm:///PATH"
+    )]
     NoScheme {
         /// What was given.
         text: String,
@@ -336,12 +338,12 @@ pub enum AddressError {
         scheme: String,
     },
     /// The host is missing, or the port is wrong.
-    #[error(
-        "{text:?} lacks a host, or its port is not between 0 and 65535: write tcp://HOST[:PORT] or verbs://HOST[:PORT]"
-    )]
+    #[error("{text:?} lacks a host, or its port is not between 0 and 65535: write {transport}://HOST[:PORT]")]
     BadHostPort {
         /// What was given.
         text: String,
+        /// Its transport.
+        transport: Transport,
     },
     /// The path of a shared-memory address is missing or relative.
     #[error("{text:?} lacks the absolute path of a socket: write shm:///run/pmof.sock")]
@@ -412,5 +414,7 @@ mod tests {
         {
             assert!(matches!(parse(text), AddressError::BadHostPort { .. }), "{text}");
         }
+        let error = parse("fabric+net://a:99999").to_string();
+        assert!(error.ends_with("write fabric+net://HOST[:PORT]"), "{error}");
     }
 }

@@ -39,7 +39,7 @@ const WINDOWS_WAITING: usize = 2;
 /// Copy a file to a new pool or a pool to a file, verify the copy, and print the receipt.
 ///
 /// One of SRC and DST is a pool (`tcp://HOST[:PORT]/POOL`, `verbs://HOST[:PORT]/POOL[?source=IP]`,
-/// `shm:///PATH/OF/SOCKET?pool=POOL` or `file:///DIRECTORY/POOL`), the other a file. A copy that fails leaves
+/// `fabric+PROVIDER://HOST[:PORT]/POOL[?source=IP]`, `rds://HOST[:PORT]/POOL[?source=IP]`, `shm:///PATH/OF/SOCKET?pool=POOL` or `file:///DIRECTORY/POOL`), the other a file. A copy that fails leaves
 /// nothing behind, and one that is killed leaves no partial pool or file: the pool gets its name, and the file its path,
 /// only when the copy is complete and verified (a killed download leaves `.pmof-cp.*.part` beside DST). A pool that somebody writes meanwhile is copied with a
 /// warning: `pmof pool export` has one moment of it. The exit status is 3 where the copy does not read back as it was written, or replicas of a closed pool differ.

@@ -97,8 +97,8 @@ enum PoolCommand {
 
 #[derive(Debug, clap::Args)]
 struct InfoArgs {
-    /// Pool: `tcp://HOST[:PORT]/POOL`, `verbs://HOST[:PORT]/POOL[?source=IP]`, `shm:///PATH/OF/SOCKET?pool=POOL`,
-    /// `ssh://[USER@]HOST[:PORT]/POOL` or `file:///DIRECTORY/POOL`, a pool set file, or the file that is a pool's only part; may be given several times
+    /// Pool: `tcp://HOST[:PORT]/POOL`, `verbs://HOST[:PORT]/POOL[?source=IP]`, `fabric+PROVIDER://HOST[:PORT]/POOL[?source=IP]`, `rds://HOST[:PORT]/POOL[?source=IP]`,
+    /// `shm:///PATH/OF/SOCKET?pool=POOL`, `ssh://[USER@]HOST[:PORT]/POOL` or `file:///DIRECTORY/POOL`, a pool set file, or the file that is a pool's only part; may be given several times
     #[arg(value_name = "URL|PATH", required = true, value_parser = parsed::<PoolPlace>)]
     places: Vec<PoolPlace>,
     /// Print one JSON object

@@ -21,7 +21,7 @@ use crate::{
 /// Asking is a connection too, and is counted.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatusArgs {
-    /// Target: `tcp://HOST[:PORT]`, `verbs://HOST[:PORT]` or `shm:///PATH/OF/SOCKET`
+    /// Target: `tcp://HOST[:PORT]`, `verbs://HOST[:PORT]`, `fabric+PROVIDER://HOST[:PORT]`, `rds://HOST[:PORT]` or `shm:///PATH/OF/SOCKET`
     #[arg(value_name = "ADDRESS", value_parser = parsed::<TargetUrl>)]
     target: TargetUrl,
     /// Local address to connect from, if routing does not decide it; verbs only

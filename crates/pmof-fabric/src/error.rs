@@ -18,7 +18,7 @@ pub enum FabricError {
     /// No provider of this machine has what pmof needs.
     #[error(
         "libfabric {major}.{minor} has no {provider} with {kind} endpoints, messages, RMA and ordered delivery \
-         {}; `fi_info` lists what it has",
+         {}; `pmof doctor` lists what it has",
         place(*address)
     )]
     NoProvider {

@@ -111,9 +111,12 @@ fn rxm_shares_receives() -> bool {
 
 /// Why a provider is not used; `None`: it may be.
 fn refusal(provider: &str) -> Option<&'static str> {
-    if provider == "verbs;ofi_rxm" && !rxm_shares_receives() {
-        return Some(RXM_USE_AFTER_FREE);
-    }
+    refusal_of_layers(provider)
+        .or_else(|| (provider == "verbs;ofi_rxm" && !rxm_shares_receives()).then_some(RXM_USE_AFTER_FREE))
+}
+
+/// The same of what no setting helps.
+fn refusal_of_layers(provider: &str) -> Option<&'static str> {
     let mut layers = provider.split(';');
     layers.find_map(|layer| REFUSED.iter().find(|(name, _)| *name == layer)).map(|(_, why)| *why)
 }
@@ -122,8 +125,9 @@ fn refusal(provider: &str) -> Option<&'static str> {
 pub fn list(query: &Query) -> Result<Vec<Info>, FabricError> {
     let fabric = Fabric::load()?;
     let provider = query.provider.as_deref();
-    if let Some((refused, why)) = provider.and_then(|name| Some((name, refusal(name)?))) {
-        return Err(FabricError::Unsupported { provider: refused.to_owned(), why });
+    let unsupported = |why| FabricError::Unsupported { provider: provider.unwrap_or_default().to_owned(), why };
+    if let Some(why) = provider.and_then(refusal_of_layers) {
+        return Err(unsupported(why));
     }
     let hints = Hints::new(fabric, query)?;
     let node = query.source.and_then(|address| CString::new(address.to_string()).ok());
@@ -146,6 +150,10 @@ pub fn list(query: &Query) -> Result<Vec<Info>, FabricError> {
         sys::FI_ENODATA => unsafe { unfit(fabric, (node, flags), query) }.unwrap_or_else(nothing),
         _ => FabricError::call(fabric, "fi_getinfo", provider.unwrap_or("all providers"), status.into()),
     })?;
+    // A setting that is missing matters where there is a device only.
+    if let Some(why) = provider.and_then(refusal) {
+        return Err(unsupported(why));
+    }
     infos.retain(|info| refusal(&info.provider()).is_none());
     if infos.is_empty() { Err(nothing()) } else { Ok(infos) }
 }

@@ -21,6 +21,9 @@ const SOURCE_PARAMETER: &str = "?source=";
 /// The scheme of targets that ssh starts.
 const SSH_SCHEME: &str = "ssh://";
 
+/// What the schemes of libfabric's providers begin with.
+const FABRIC_SCHEME: &str = "fabric+";
+
 /// The scheme of directories of this machine, and how a pool there is written.
 const FILE_SCHEME: &str = "file://";
 const FILE_FORM: &str = "file:///DIRECTORY/POOL";
@@ -115,7 +118,7 @@ pub enum PoolUrlError {
     Ssh(#[from] SshHostError),
     /// It begins with no scheme, or with none that there is.
     #[error(
-        "{text:?} is no pool URL: write tcp://HOST[:PORT]/POOL, verbs://HOST[:PORT]/POOL, fabric+PROVIDER://HOST[:PORT]/POOL, shm:///PATH/OF/SOCKET?pool=POOL, ssh://[USER@]HOST[:PORT]/POOL or file:///DIRECTORY/POOL"
+        "{text:?} is no pool URL: write tcp://HOST[:PORT]/POOL, verbs://HOST[:PORT]/POOL, fabric+PROVIDER://HOST[:PORT]/POOL, rds://HOST[:PORT]/POOL, shm:///PATH/OF/SOCKET?pool=POOL, ssh://[USER@]HOST[:PORT]/POOL or file:///DIRECTORY/POOL"
     )]
     UnknownScheme {
         /// What was given.
@@ -123,7 +126,7 @@ pub enum PoolUrlError {
     },
     /// The same where a target, or a directory in the place of one, is to be named.
     #[error(
-        "{text:?} is no address: write tcp://HOST[:PORT], verbs://HOST[:PORT], fabric+PROVIDER://HOST[:PORT], shm:///PATH/OF/SOCKET, ssh://[USER@]HOST[:PORT] or file:///DIRECTORY"
+        "{text:?} is no address: write tcp://HOST[:PORT], verbs://HOST[:PORT], fabric+PROVIDER://HOST[:PORT], rds://HOST[:PORT], shm:///PATH/OF/SOCKET, ssh://[USER@]HOST[:PORT] or file:///DIRECTORY"
     )]
     NoTarget {
         /// What was given.
@@ -192,6 +195,10 @@ impl FromStr for PoolUrl {
         let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
         let transport = Transport::ALL.into_iter().find(|transport| transport.scheme() == scheme);
         let Some((transport, after_scheme)) = transport.map(|transport| (transport, scheme.len() + 3)) else {
+            if scheme.starts_with(FABRIC_SCHEME) {
+                // The providers that there are.
+                return Err(AddressError::UnknownTransport { scheme: scheme.to_owned() }.into());
+            }
             return Err(PoolUrlError::UnknownScheme { text: text.to_owned() });
         };
         let form = form_of(transport);
@@ -346,6 +353,10 @@ mod tests {
             let error = parse(text);
             assert!(matches!(error, PoolUrlError::UnknownScheme { .. }), "{text}");
             assert!(error.to_string().contains("ssh://"), "{error}");
+        }
+        for text in ["fabric+nosuch://a/x", "fabric+nosuch://a", "fabric+://a/x"] {
+            let error = parse(text);
+            assert!(matches!(error, PoolUrlError::Address(AddressError::UnknownTransport { .. })), "{text}");
         }
         for text in ["shm://run/a?pool=x", "shm://", "verbs://a:/x", "tcp://"] {
             assert!(matches!(parse(text), PoolUrlError::Address(_)), "{text}");

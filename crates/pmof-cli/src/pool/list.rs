@@ -14,7 +14,7 @@ use serde::Serialize;
 /// List the pools of a target
 #[derive(Debug, clap::Args)]
 pub(super) struct ListArgs {
-    /// Target: `tcp://HOST[:PORT]`, `verbs://HOST[:PORT]`, `shm:///PATH/OF/SOCKET` or `ssh://[USER@]HOST[:PORT]`; or a directory of this machine,
+    /// Target: `tcp://HOST[:PORT]`, `verbs://HOST[:PORT]`, `fabric+PROVIDER://HOST[:PORT]`, `rds://HOST[:PORT]`, `shm:///PATH/OF/SOCKET` or `ssh://[USER@]HOST[:PORT]`; or a directory of this machine,
     /// `file:///DIRECTORY`
     #[arg(value_name = "ADDRESS", value_parser = parsed::<TargetUrl>)]
     target: TargetUrl,

@@ -17,7 +17,7 @@ use serde::Serialize;
 /// A pool without a writer is not changed. Name all replicas of a pool: its witnesses and its asynchronous members are found by them, and are taken away from that writer, too.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ReleaseArgs {
-    /// Pool: `tcp://HOST[:PORT]/POOL`, `verbs://HOST[:PORT]/POOL[?source=IP]` or `shm:///PATH/OF/SOCKET?pool=POOL`; may be given several times
+    /// Pool: `tcp://HOST[:PORT]/POOL`, `verbs://HOST[:PORT]/POOL[?source=IP]`, `fabric+PROVIDER://HOST[:PORT]/POOL[?source=IP]`, `rds://HOST[:PORT]/POOL[?source=IP]` or `shm:///PATH/OF/SOCKET?pool=POOL`; may be given several times
     #[arg(value_name = "URL", required = true, value_parser = parsed::<PoolUrl>)]
     urls: Vec<PoolUrl>,
     /// Release only if the target has heard nothing from the writer for this time, such as 10s, 500ms or 2min; 0s takes the pool from any writer. An idle

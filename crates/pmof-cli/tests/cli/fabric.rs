@@ -191,7 +191,9 @@ fn what_libfabric_cannot_do_is_said() {
         ("fabric+tcp://no.such.host.invalid:1/x", &["no.such.host.invalid"][..]),
         ("fabric+tcp://127.0.0.1:1/x", &["cannot copy", "refused"]),
         ("fabric+tcp://[::1]:1/x", &["cannot copy", "refused"]),
-        ("fabric+efa://127.0.0.1:1/x", &["has no efa with"]),
+        ("fabric+efa://127.0.0.1:1/x", &["has no efa with", "`pmof doctor` lists what it has"]),
+        ("fabric+nosuch://127.0.0.1:1/x", &["there is no transport \"fabric+nosuch\"", "efa"]),
+        ("fabric+net://127.0.0.1:99999/x", &["lacks a host, or its port", "write fabric+net://HOST[:PORT]"]),
         // A target of another provider, or of none.
         (&target.address.replace("fabric+tcp", "tcp"), &["HOST[:PORT]/POOL"]),
     ] {
@@ -199,6 +201,18 @@ fn what_libfabric_cannot_do_is_said() {
         let is_told = words.iter().all(|word| said.errors.contains(word));
         assert!(said.code != Some(0) && is_told && said.errors.lines().count() <= 8, "{url}: {said:?}");
     }
+}
+
+/// What a device needs is no matter where there is none.
+#[test]
+fn a_device_that_is_missing_comes_before_its_settings() {
+    let offers = pmof(["doctor"]).done();
+    if offers.contains("verbs;ofi_rxm") || !offers.contains("fabric+tcp") {
+        return skip_report::skipped!("there is a device, or no libfabric");
+    }
+    let said = pmof(["pool", "info", "fabric+verbs://127.0.0.1:1/x"]);
+    assert!(!said.errors.contains("FI_OFI_RXM_USE_SRX"), "{said:?}");
+    said.failed(&["has no verbs;ofi_rxm with"]);
 }
 
 /// Where the library cannot be loaded, what asks for it says how to get it, and all else works.
