@@ -47,9 +47,11 @@ pub enum Refusal {
     Stopping = 17,
     /// The target does not serve this user of its machine.
     ForeignUser = 18,
+    /// The target has no memory left for one more connection.
+    NoMemory = 19,
 }
 
-pub(crate) const REFUSALS: [Refusal; 18] = [
+pub(crate) const REFUSALS: [Refusal; 19] = [
     Refusal::UnknownRegion,
     Refusal::NoRight,
     Refusal::OutOfBounds,
@@ -68,6 +70,7 @@ pub(crate) const REFUSALS: [Refusal; 18] = [
     Refusal::Fenced,
     Refusal::Stopping,
     Refusal::ForeignUser,
+    Refusal::NoMemory,
 ];
 
 impl Refusal {
@@ -94,11 +97,14 @@ impl fmt::Display for Refusal {
             Self::NoCommonVersion => "the two sides have no protocol version in common; upgrade the older one",
             Self::Rejected => "the application rejected the connection",
             Self::TooManyConnections => {
-                "the target has as many connections as it may have; pmof serve allows more with --max-connections, and with --memory-budget the memory for them"
+                "the target has as many connections as it may have; pmof serve allows more with --max-connections"
             }
             Self::DeviceRefused => "the target's device refused the key, the right or the range: the descriptor is forged, of a region that was deregistered, or from an earlier life of the target; fetch it anew",
             Self::Fenced => "another initiator took over what is open here, and ended its use by all others; open it again",
             Self::Stopping => "the target was told to stop: what it acknowledged is kept; connect again when it is back",
+            Self::NoMemory => {
+                "the target has no memory for one more connection, which takes 48 KiB over tcp and shm, 96 MiB over libfabric's datagram providers but net, and 512 KiB over all else; pmof serve has more with --memory-budget"
+            }
             Self::ForeignUser => {
                 "the target serves only its own user and root on its machine; pmof serve serves all users with --trust-host (see the target's log if you are one of them)"
             }

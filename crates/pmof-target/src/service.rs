@@ -569,19 +569,33 @@ impl Shared {
             self.counters.turned_away("foreign_user");
             return Ok(request.reject(Refusal::ForeignUser, &[])?);
         }
-        let refuse = |request: ConnectionRequest, kind, reason| {
+        let refuse = |request: ConnectionRequest, refusal, kind, reason: &str| {
             events::connection_refused(peer.transport(), reason);
             self.counters.turned_away(kind);
-            Ok(request.reject(Refusal::TooManyConnections, &[])?)
+            Ok(request.reject(refusal, &[])?)
         };
+        let too_many = Refusal::TooManyConnections;
         if self.authenticator.is_used_up() {
-            return refuse(request, "session_used", "the one initiator of this session has connected already");
+            return refuse(
+                request,
+                too_many,
+                "session_used",
+                "the one initiator of this session has connected already",
+            );
         }
         if is_full && !self.drop_oldest_unauthenticated() {
-            return refuse(request, "too_many", "as many are open as --max-connections allows");
+            return refuse(request, too_many, "too_many", "as many are open as --max-connections allows");
         }
-        let Some(account) = self.memory.open(reserve_bytes(peer.transport())) else {
-            return refuse(request, "memory_budget", "the memory of --memory-budget is in use");
+        let needed_bytes = reserve_bytes(peer.transport());
+        let Some(account) = self.memory.open(needed_bytes) else {
+            let in_use_bytes = self.memory.in_use().reserved_bytes;
+            let reason = format!(
+                "it takes {} KiB of --memory-budget, of which {} of {} KiB are in use",
+                needed_bytes >> 10,
+                in_use_bytes >> 10,
+                self.options.memory_budget_bytes >> 10
+            );
+            return refuse(request, Refusal::NoMemory, "memory_budget", &reason);
         };
         request.count_against(account);
         let has_time = |worker: &Worker| worker.queue.is_flushing_for().is_none_or(|time| time < STUCK_AFTER);
