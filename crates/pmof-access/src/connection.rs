@@ -21,6 +21,7 @@ use crate::{
     region::resolve,
     request::{Data, Request, Verb},
     short::{answer_slice, read_answer},
+    spoken::OtherTransport,
     wire::Submission,
 };
 
@@ -452,9 +453,14 @@ impl Connection {
                 ConnectError::Refused { address, refusal, private_data }
             }
             why => match &self.link.lock().wire_error {
-                Some(error) => match ring_refusal(error) {
-                    Some(refusal) => ConnectError::RingRefused { address, refusal },
-                    None => ConnectError::Unreachable { address, why: causes(&error).to_string(), kind: error.kind() },
+                Some(error) => match (ring_refusal(error), other_transport(error)) {
+                    (Some(refusal), _) => ConnectError::RingRefused { address, refusal },
+                    (None, Some(OtherTransport { theirs, ours, .. })) => {
+                        ConnectError::OtherTransport { address, theirs, ours }
+                    }
+                    (None, None) => {
+                        ConnectError::Unreachable { address, why: causes(&error).to_string(), kind: error.kind() }
+                    }
                 },
                 None => ConnectError::Ended { address, why },
             },
@@ -772,6 +778,10 @@ impl Drop for Batch<'_> {
 fn check_atomic(region: &RemoteRegion, right: Access, name: &'static str, offset: u64) -> Result<(), PostError> {
     region.check(right, name, offset, 8)?;
     if offset % 8 == 0 { Ok(()) } else { Err(PostError::Misaligned { offset }) }
+}
+
+fn other_transport(error: &io::Error) -> Option<OtherTransport> {
+    error.get_ref()?.downcast_ref::<OtherTransport>().copied()
 }
 
 fn ring_refusal(error: &io::Error) -> Option<RingRefusal> {

@@ -5,7 +5,10 @@ use std::{io, net::SocketAddr};
 use pmof_mem::{MemError, causes};
 use pmof_proto::{ConnectionError, Refusal};
 
-use crate::address::{Location, Transport};
+use crate::{
+    address::{Location, Transport},
+    spoken,
+};
 
 /// Why a peer, queue or listener could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -86,9 +89,7 @@ pub enum ConnectError {
         source: io::Error,
     },
     /// Nobody listens there, or there is no way there.
-    #[error(
-        "cannot reach {address}: {why}; is the target running there? One that was told to stop takes no new connections"
-    )]
+    #[error("cannot reach {address}: {why}{}", unreachable_mend(*kind))]
     Unreachable {
         /// The address.
         address: String,
@@ -96,6 +97,16 @@ pub enum ConnectError {
         why: String,
         /// Its kind: `ConnectionRefused` or `NotFound` where nobody listens.
         kind: io::ErrorKind,
+    },
+    /// A target is there, and speaks pmof over another transport.
+    #[error("{address} speaks pmof over {}, not {}: use {}://{address}", spoken::word(*theirs, *ours), spoken::word(*ours, *theirs), spoken::scheme(*theirs))]
+    OtherTransport {
+        /// The address.
+        address: String,
+        /// The target's transport; of libfabric [`Any`](crate::FabricProvider::Any) where the provider is not known.
+        theirs: Transport,
+        /// That of the address that was given.
+        ours: Transport,
     },
     /// No answer in time.
     #[error(
@@ -213,6 +224,24 @@ pub enum RegisterError {
     #[cfg(feature = "verbs")]
     #[error(transparent)]
     Device(#[from] pmof_verbs::RegisterError),
+}
+
+/// What to look at where nobody is reached, after a semicolon; nothing where somebody answers.
+fn unreachable_mend(kind: io::ErrorKind) -> &'static str {
+    use io::ErrorKind as Kind;
+    match kind {
+        Kind::ConnectionRefused
+        | Kind::ConnectionReset
+        | Kind::ConnectionAborted
+        | Kind::NotFound
+        | Kind::TimedOut
+        | Kind::HostUnreachable
+        | Kind::NetworkUnreachable
+        | Kind::UnexpectedEof
+        | Kind::BrokenPipe => "; is the target running there? One that was told to stop takes no new connections",
+        Kind::AddrNotAvailable => "; is what ?source names an address of this machine (`ip address` lists them)?",
+        _ => "",
+    }
 }
 
 fn listen_mend(address: &Location) -> &'static str {

@@ -105,6 +105,7 @@ mod short;
 pub mod sim;
 #[cfg(any(feature = "fabric", feature = "rds"))]
 mod sleeping;
+mod spoken;
 mod sync;
 mod traffic;
 mod transport;

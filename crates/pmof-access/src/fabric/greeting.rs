@@ -2,6 +2,7 @@
 
 use std::io;
 
+use crate::spoken::FABRIC_MAGIC as MAGIC;
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U16, U32},
@@ -14,7 +15,6 @@ pub(super) const GREETING_BYTES: usize = size_of::<Raw>();
 const NAME_BYTES: usize = 256;
 const PROVIDER_BYTES: usize = 32;
 
-const MAGIC: [u8; 4] = *b"pmoF";
 const VERSION: u16 = 1;
 
 /// Least receives, and least bytes of each, that make a connection.

@@ -24,11 +24,12 @@ use super::{
     stream::{RECEIVE_BYTES, RECEIVES},
 };
 use crate::{
-    DEFAULT_LOSS_TIMEOUT, Method, RemoteRegion, SetupError,
+    DEFAULT_LOSS_TIMEOUT, Method, RemoteRegion, SetupError, Transport,
     error::system,
     rendezvous,
     request::{Data, Request, Verb},
     sleeping::Sleeping,
+    spoken::{self, FABRIC_MAGIC, OtherTransport},
     wire::{CompletionChannel, DirectWay, Finished, Posted, Posting, Submission, Wire},
 };
 
@@ -57,6 +58,8 @@ pub(super) struct FabricWire {
     /// The same, where the endpoints have still to be connected.
     pub(super) theirs: Option<Greeting>,
     pub(super) is_initiator: bool,
+    /// It has said the magic of its greeting already.
+    has_announced: bool,
     /// Of the connection.
     number: u64,
     /// From when this side's endpoint is there.
@@ -121,6 +124,7 @@ impl FabricWire {
             meeting: Meeting::Greetings,
             theirs: None,
             is_initiator,
+            has_announced: false,
             number: 0,
             lane: None,
             is_standing: false,
@@ -154,8 +158,10 @@ impl FabricWire {
     pub(super) fn greet(&self, name: Vec<u8>) -> io::Result<()> {
         let provider = self.opened.spoken_name();
         let greeting = Greeting { receives: RECEIVES, receive_bytes: RECEIVE_BYTES, provider, name };
-        match send(&self.socket, &greeting.encode()?, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)? {
-            GREETING_BYTES => Ok(()),
+        let bytes = greeting.encode()?;
+        let rest = &bytes[if self.has_announced { FABRIC_MAGIC.len() } else { 0 }..];
+        match send(&self.socket, rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)? {
+            count if count == rest.len() => Ok(()),
             _ => Err(io::ErrorKind::ConnectionAborted.into()),
         }
     }
@@ -165,6 +171,14 @@ impl FabricWire {
         if self.is_meeting() {
             self.is_standing = self.go_on_meeting()?;
             return Ok(self.is_standing);
+        }
+        if self.is_initiator && !self.has_announced {
+            self.has_announced = spoken::announce(&self.socket, FABRIC_MAGIC)?;
+        }
+        if self.greeting.is_empty()
+            && !spoken::listen_to(&self.socket, Transport::Fabric(self.opened.provider), self.is_initiator)?
+        {
+            return Ok(false);
         }
         let mut bytes = [0; GREETING_BYTES];
         let len = GREETING_BYTES - self.greeting.len();
@@ -181,6 +195,12 @@ impl FabricWire {
             .ok_or_else(|| invalid("the other side does not greet as pmof over libfabric does".to_owned()))?;
         let ours = self.opened.spoken_name();
         if theirs.provider != ours {
+            let other = |spoken: &str| spoken::provider(spoken).map(Transport::Fabric);
+            if let (Some(theirs), Some(ours)) = (other(&theirs.provider), other(&ours)) {
+                if theirs != ours {
+                    return Err(OtherTransport { theirs, ours, is_initiator: self.is_initiator }.into());
+                }
+            }
             let what = format!(
                 "the other side's provider is {}, this side's is {ours}: name one by fabric+PROVIDER",
                 theirs.provider.escape_debug()

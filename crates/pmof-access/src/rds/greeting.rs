@@ -2,6 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
+use crate::spoken::RDS_MAGIC as MAGIC;
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U16, U32},
@@ -10,7 +11,6 @@ use zerocopy::{
 /// Bytes of a greeting.
 pub(super) const GREETING_BYTES: usize = size_of::<Raw>();
 
-const MAGIC: [u8; 4] = *b"pmoR";
 const VERSION: u16 = 1;
 
 /// Least datagrams, and least bytes of each, that make a connection.

@@ -23,10 +23,11 @@ use super::{
     stream::{DATAGRAM_BYTES, DATAGRAMS},
 };
 use crate::{
-    DEFAULT_LOSS_TIMEOUT, SetupError,
+    DEFAULT_LOSS_TIMEOUT, SetupError, Transport,
     error::system,
     rendezvous,
     sleeping::Sleeping,
+    spoken::{self, RDS_MAGIC},
     wire::{CompletionChannel, DirectWay, Finished, Wire},
 };
 
@@ -42,6 +43,8 @@ pub(super) struct RdsWire {
     /// The other side's greeting, as far as it came.
     greeting: Vec<u8>,
     is_initiator: bool,
+    /// It has said the magic of its greeting already.
+    has_announced: bool,
     /// From when this side's RDS socket is there.
     lane: Option<Lane>,
     /// Both sides know each other's RDS socket.
@@ -88,6 +91,7 @@ impl RdsWire {
             sleeping: Sleeping::new()?,
             greeting: Vec::new(),
             is_initiator,
+            has_announced: false,
             lane: None,
             is_standing: false,
             is_gone: false,
@@ -116,14 +120,22 @@ impl RdsWire {
         let Some(lane) = &self.lane else { return Ok(()) };
         let at = lane.local_address();
         let greeting = Greeting { datagrams: DATAGRAMS, datagram_bytes: DATAGRAM_BYTES, at };
-        match send(&self.socket, &greeting.encode(), SendFlags::NOSIGNAL | SendFlags::DONTWAIT)? {
-            GREETING_BYTES => Ok(()),
+        let bytes = greeting.encode();
+        let rest = &bytes[if self.has_announced { RDS_MAGIC.len() } else { 0 }..];
+        match send(&self.socket, rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)? {
+            count if count == rest.len() => Ok(()),
             _ => Err(io::ErrorKind::ConnectionAborted.into()),
         }
     }
 
     /// Reads the other side's greeting; the side that connected answers it. True if anything moved.
     fn get_acquainted(&mut self) -> io::Result<bool> {
+        if self.is_initiator && !self.has_announced {
+            self.has_announced = spoken::announce(&self.socket, RDS_MAGIC)?;
+        }
+        if self.greeting.is_empty() && !spoken::listen_to(&self.socket, Transport::Rds, self.is_initiator)? {
+            return Ok(false);
+        }
         let mut bytes = [0; GREETING_BYTES];
         let len = GREETING_BYTES - self.greeting.len();
         match recv(&self.socket, &mut bytes[..len], RecvFlags::DONTWAIT) {

@@ -19,6 +19,7 @@ use rustix::{
 };
 
 use super::{Socket, Wire};
+use crate::{Transport, spoken};
 
 mod opening;
 
@@ -40,6 +41,9 @@ const LOOPBACK_CONGESTION_CONTROL: &str = "reno";
 #[derive(Debug)]
 pub(crate) struct TcpWire {
     socket: Arc<Uninherited>,
+    is_initiator: bool,
+    /// The other side has said nothing yet.
+    is_unheard: bool,
 }
 
 impl TcpWire {
@@ -49,13 +53,13 @@ impl TcpWire {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = Uninherited::open(|| socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP)))?;
         match connect(&socket, &address) {
-            Ok(()) | Err(Errno::INPROGRESS) => Self::new(socket, loss_timeout),
+            Ok(()) | Err(Errno::INPROGRESS) => Self::new(socket, true, loss_timeout),
             Err(errno) => Err(errno),
         }
     }
 
     /// Takes a non-blocking socket over and lets the kernel watch the other host.
-    pub(crate) fn new(socket: Uninherited, loss_timeout: Duration) -> Result<Self, Errno> {
+    pub(crate) fn new(socket: Uninherited, is_initiator: bool, loss_timeout: Duration) -> Result<Self, Errno> {
         sockopt::set_tcp_nodelay(&socket, true)?;
         sockopt::set_tcp_keepcnt(&socket, KEEPALIVE_PROBES)?;
         sockopt::set_socket_keepalive(&socket, true)?;
@@ -63,7 +67,7 @@ impl TcpWire {
             // Where it is not allowed, the system's choice serves too.
             let _ = sockopt::set_tcp_congestion(&socket, LOOPBACK_CONGESTION_CONTROL);
         }
-        let wire = Self { socket: Arc::new(socket) };
+        let wire = Self { socket: Arc::new(socket), is_initiator, is_unheard: true };
         wire.watch_host(loss_timeout)?;
         Ok(wire)
     }
@@ -90,6 +94,12 @@ impl Wire for TcpWire {
     }
 
     fn receive(&mut self, place: InputPlace<'_>) -> io::Result<usize> {
+        if self.is_unheard {
+            if !spoken::listen_to(&self.socket, Transport::Tcp, self.is_initiator)? {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            self.is_unheard = false;
+        }
         match place {
             InputPlace::Staging(buffer) => Ok(recv(&self.socket, buffer, RecvFlags::DONTWAIT)?.0),
             InputPlace::Memory { memory, offset, len_bytes, tail } => {

@@ -2,8 +2,8 @@
 
 use std::{
     fs,
-    io::{BufRead, BufReader},
-    net::TcpListener,
+    io::{BufRead, BufReader, Read, Write},
+    net::{TcpListener, TcpStream},
     path::Path,
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
@@ -201,6 +201,92 @@ fn what_libfabric_cannot_do_is_said() {
         let is_told = words.iter().all(|word| said.errors.contains(word));
         assert!(said.code != Some(0) && is_told && said.errors.lines().count() <= 8, "{url}: {said:?}");
     }
+}
+
+/// What a target that listens over another transport speaks is told at once, at both ends.
+#[test]
+fn an_address_of_another_transport_is_told_what_is_spoken() {
+    let (root, logs) = (directory(), directory());
+    let start = |listen: &str, log: &Path| {
+        FabricTarget::start_with(root.path(), listen, |command| {
+            command.args(["--log-file", text(log)]);
+        })
+    };
+    let [log_of_net, log_of_tcp] = ["net", "tcp"].map(|name| logs.path().join(name));
+    let Some(net) = start("fabric+net://127.0.0.1:0", &log_of_net) else { return };
+    let tcp = start("tcp://127.0.0.1:0", &log_of_tcp).unwrap();
+    // A target over RDS says this, before anybody else says something.
+    let rds = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at_rds = rds.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let mut greeted = Vec::new();
+        for stream in rds.incoming() {
+            let mut stream = stream.unwrap();
+            stream.write_all(b"pmoR\x01\0\x0c\0\0\x20\0\0\x7f\0\0\x01\x01\x02\0\0").unwrap();
+            greeted.push(stream);
+        }
+    });
+    let [at_net, at_tcp] = [&net, &tcp].map(|target| target.address.split_once("://").unwrap().1.to_owned());
+    for (called, words) in [
+        (format!("tcp://{at_net}"), format!("{at_net} speaks pmof over libfabric, not tcp: use fabric+net://{at_net}")),
+        (
+            format!("fabric+tcp://{at_net}"),
+            format!("{at_net} speaks pmof over fabric+net, not fabric+tcp: use fabric+net://{at_net}"),
+        ),
+        (format!("fabric+net://{at_tcp}"), format!("{at_tcp} speaks pmof over tcp, not libfabric: use tcp://{at_tcp}")),
+        (format!("tcp://{at_rds}"), format!("{at_rds} speaks pmof over RDS, not tcp: use rds://{at_rds}")),
+        (format!("fabric+net://{at_rds}"), format!("{at_rds} speaks pmof over RDS, not libfabric: use rds://{at_rds}")),
+    ] {
+        let begun = Instant::now();
+        let said = pmof(["pool", "ls", &called]);
+        assert!(said.errors.contains(&words) && !said.errors.contains("running"), "{called}: {said:?}");
+        assert!(said.code == Some(1) && begun.elapsed() < Duration::from_secs(4), "{called}: {said:?}");
+    }
+    // It runs, and what is wrong is here.
+    let said = pmof(["pool", "info", &format!("{}/x?source=192.0.2.1", net.address)]);
+    assert!(!said.errors.contains("running"), "{said:?}");
+    said.failed(&["no interface of this machine has the address"]);
+    // An initiator over RDS begins so.
+    for (at, answer) in [(&at_net, &b"pmoF"[..]), (&at_tcp, b"\xf1\0\0\0PMOF")] {
+        let mut stream = TcpStream::connect(at.as_str()).unwrap();
+        stream.write_all(b"pmoR").unwrap();
+        let mut heard = vec![0; answer.len()];
+        stream.read_exact(&mut heard).unwrap();
+        assert_eq!(heard, answer);
+        // It is dropped.
+        stream.read_to_end(&mut heard).unwrap();
+    }
+    for (log, theirs, ours, scheme) in [
+        (&log_of_net, "tcp", "libfabric", "fabric+net"),
+        (&log_of_net, "RDS", "libfabric", "fabric+net"),
+        (&log_of_tcp, "libfabric", "tcp", "tcp"),
+        (&log_of_tcp, "RDS", "tcp", "tcp"),
+    ] {
+        let words = format!("was not made: it speaks pmof over {theirs}, not {ours}: it has to use {scheme}://");
+        wait_until("it is in the log", || fs::read_to_string(log).unwrap().contains(&words));
+    }
+}
+
+#[test]
+fn the_memory_budget_says_what_a_connection_takes() {
+    let (root, logs) = (directory(), directory());
+    let log = logs.path().join("log");
+    let target = FabricTarget::start_with(root.path(), "fabric+tcp://127.0.0.1:0", |command| {
+        command.args(["--memory-budget", &(100_u64 << 20).to_string(), "--log-file", text(&log)]);
+    });
+    let Some(target) = target else { return };
+    let url = format!("{}/orders", target.address);
+    let pool = Pool::options().replica(&url).require(Durability::ProcessCrash).create(1 << 16).unwrap();
+    let said = pmof(["pool", "info", &url]);
+    assert!(!said.errors.contains("--max-connections"), "{said:?}");
+    said.failed(&[
+        "no memory for one more connection",
+        "96 MiB over libfabric's datagram providers",
+        "--memory-budget",
+    ]);
+    let words = "it takes 98304 KiB of --memory-budget, of which 98304 of 102400 KiB are in use";
+    wait_until("it is in the log", || fs::read_to_string(&log).unwrap().contains(words));
+    pool.close().unwrap();
 }
 
 /// What a device needs is no matter where there is none.

@@ -75,7 +75,9 @@ impl Incoming for TcpIncoming {
         };
         let peer_address = getpeername(&socket).ok().flatten().and_then(|name| SocketAddr::try_from(name).ok());
         // A connection that broke already fails here; the next one may not.
-        Ok(TcpWire::new(socket, DEFAULT_LOSS_TIMEOUT).ok().map(|wire| (Box::new(wire) as Box<dyn Wire>, peer_address)))
+        Ok(TcpWire::new(socket, false, DEFAULT_LOSS_TIMEOUT)
+            .ok()
+            .map(|wire| (Box::new(wire) as Box<dyn Wire>, peer_address)))
     }
 
     fn as_fd(&self) -> Option<BorrowedFd<'_>> {
