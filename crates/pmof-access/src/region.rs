@@ -242,6 +242,7 @@ impl Region {
     /// Takes the region away from the other sides because another one took their place, whatever other handles there are. On return no device and no
     /// message of theirs changes it any more. A process that has it [mapped](Self::is_mapped_for_writing) can: it is told by a word that it looks at
     /// behind each flush, so that what it reports as flushed from here on was flushed before; what it still stores, only another file keeps out.
+    /// Over libfabric a write that was begun with the key of another connection's region goes on: keys are told to that connection alone.
     /// Returns whether there is such a process.
     pub fn fence(self) -> bool {
         let is_handed_out = self.0.revoke(Revocation::Fenced);

@@ -23,9 +23,12 @@ pub(crate) fn holder_of_file(file: impl AsFd) -> String {
     stat.and_then(|stat| find(stat.st_dev, stat.st_ino)).unwrap_or_else(|| SOMEBODY.to_owned())
 }
 
+/// How often the locks are read: the kernel gives them in pieces, and leaves some out where others change meanwhile.
+const READS: usize = 4;
+
 fn find(device: u64, inode: u64) -> Option<String> {
     let file = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
-    let process = process_of(&fs::read_to_string("/proc/locks").ok()?, &file)?;
+    let process = (0..READS).find_map(|_| process_of(&fs::read_to_string("/proc/locks").ok()?, &file))?;
     Some(describe(process))
 }
 

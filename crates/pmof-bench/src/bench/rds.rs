@@ -149,9 +149,8 @@ fn serve_client(mut end: End, answer_bytes: usize) -> Result<()> {
     loop {
         end.hand_over()?;
         let (mut taken, mut due) = (0, 0_u32);
-        while taken < TAKEN
-            && let Some(datagram) = end.take()?
-        {
+        while taken < TAKEN {
+            let Some(datagram) = end.take()? else { break };
             taken += 1;
             match datagram.first() {
                 Some(0) => {}
