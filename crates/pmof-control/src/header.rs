@@ -207,7 +207,7 @@ pub fn without_magic(bytes: &[u8]) -> HeaderError {
     let behind = |offset: u64| bytes.get(offset as usize..).unwrap_or_default();
     let has_state = behind(STATE_OFFSET)
         .get(..PAGE_BYTES as usize)
-        .is_some_and(|page| PoolState::read(PoolFormat::Three, 1, page).is_ok());
+        .is_some_and(|page| !matches!(PoolState::read(PoolFormat::Three, 1, page), Err(HeaderError::BadState)));
     let has_roster = || {
         let slots = behind(ROSTER_OFFSET).get(..ROSTER_BYTES);
         slots.is_some_and(|slots| Roster::read(1, slots).is_ok_and(|(_, sequence)| sequence > 0))
@@ -283,6 +283,12 @@ pub enum HeaderError {
     /// Neither copy of the state behind the header is whole.
     #[error("its state is damaged in both copies; check the device and restore it from another replica")]
     BadState,
+    /// One slot of the state is damaged, and the program that wrote the other one kept its newest state in one slot only.
+    #[error(
+        "its newest state may be damaged, and the copy that is whole may be an older one, by which other replicas count that lack what was \
+         acknowledged since: an earlier version of pmof wrote it; check the device, and restore this replica from another only if that has everything"
+    )]
+    UncertainState,
     /// Neither copy of the roster behind the state is whole.
     #[error("the list of its members is damaged in both copies; check the device and restore it from another replica")]
     BadRoster,

@@ -93,9 +93,9 @@ pub struct Forced {
 
 /// The members of a pool, as one of them knows them.
 ///
-/// Behind the state page there are two slots of 16 KiB. A change goes to slot `sequence mod 2` with the next sequence number; the whole slot
-/// with the higher number counts, so that a crash leaves the old roster or the new one. The first roster goes to both slots. While both are
-/// blank, the members are those that the pool was made with, and nothing else is known of them. All numbers are little-endian:
+/// Behind the state page there are two slots of 16 KiB. A change is written to both, with the next two sequence numbers: first to slot `sequence mod 2`,
+/// then to the other one, each durably, and only then it is answered. The whole slot with the higher number counts. So a crash leaves the old roster or
+/// the new one, and one damaged slot takes back nothing that was answered. While both are blank, the members are those that the pool was made with, and nothing else is known of them. All numbers are little-endian:
 ///
 /// | offset | bytes | field |
 /// |---|---|---|
@@ -381,11 +381,23 @@ impl Roster {
         }
     }
 
-    /// The slot with this roster, and where it lies behind [`ROSTER_OFFSET`], in bytes.
+    /// Whether both slots hold the roster that [`read`](Self::read) gives. Otherwise a crash left a change half done, a medium has changed a
+    /// slot, or an earlier program wrote them.
+    pub fn is_in_both_slots(slots: &[u8]) -> bool {
+        let both = slots.split_at_checked(SLOT_BYTES).and_then(|(first, second)| Some([whole(first)?, whole(second)?]));
+        both.is_some_and(|[(first, _), (second, _)]| first == second)
+    }
+
+    /// The slots with this roster, and where they lie behind [`ROSTER_OFFSET`], in bytes: to be written in this order, the first one durably before
+    /// the second, and both before it is answered for. `sequence`: one more than that of the newest slot; the second slot has the number behind it.
     ///
     /// # Errors
     /// What [`check`](Self::check) says.
-    pub fn slot(&self, sequence: u64) -> Result<(usize, Vec<u8>), RosterError> {
+    pub fn slots(&self, sequence: u64) -> Result<[(usize, Vec<u8>); 2], RosterError> {
+        Ok([self.slot(sequence)?, self.slot(sequence.wrapping_add(1))?])
+    }
+
+    fn slot(&self, sequence: u64) -> Result<(usize, Vec<u8>), RosterError> {
         let body = self.encode()?;
         let mut slot = Vec::with_capacity(SLOT_BYTES);
         slot.extend_from_slice(&MAGIC);

@@ -20,6 +20,8 @@ pub const STATE_BYTES: usize = 2 * SLOT_BYTES;
 const SLOT_BYTES: usize = 2048;
 const CHECKSUM_OFFSET: usize = SLOT_BYTES - 4;
 const MAGIC: [u8; 8] = *b"PMOFSTAT";
+/// What a slot says where each state is written to both slots before it is answered for. 0: to one of them, by earlier programs.
+const COPIES: u8 = 2;
 const RESERVED_BYTES: usize = CHECKSUM_OFFSET - 64 - ANCESTORS_MAX * size_of::<RawAncestor>();
 
 const OPEN: u8 = 1;
@@ -59,8 +61,9 @@ fn member_bit(index: u16) -> u64 {
 
 /// The state of one replica of a pool, on the page behind its header.
 ///
-/// The page has two slots of 2048 bytes. A change goes to slot `sequence mod 2` with the next sequence number; the whole slot
-/// with the higher number counts, so that a crash leaves the old state or the new one. All numbers are little-endian:
+/// The page has two slots of 2048 bytes. A change is written to both, with the next two sequence numbers: first to slot `sequence mod 2`, then to
+/// the other one, each durably, and only then it is answered. The whole slot with the higher number counts. So a crash leaves the old state or the new
+/// one, and one damaged slot takes back nothing that was answered. All numbers are little-endian:
 ///
 /// | offset | bytes | field |
 /// |---|---|---|
@@ -71,7 +74,8 @@ fn member_bit(index: u16) -> u64 {
 /// | 40 | 8 | number of the opening: one more than its parent's |
 /// | 48 | 1 | bit 0: open for writing; bit 1: confirmed, all members have this epoch; bit 2: behind it, or its parent before it is confirmed |
 /// | 49 | 1 | ancestors that follow, at most 64 |
-/// | 50 | 6 | zero |
+/// | 50 | 1 | 2: each state is written to both slots; 0: to one of them in turn, as earlier programs did |
+/// | 51 | 5 | zero |
 /// | 56 | 24 n | ancestors, the parent first: epoch `[16]`, members `u64` |
 /// | | | zero up to byte 1592 |
 /// | 1592 | 8 | mark: raised by the writer at its first persist, and then about once a second while it persists |
@@ -175,23 +179,52 @@ impl PoolState {
         Self { is_open: false, ..self.clone() }
     }
 
-    /// The state as the page behind a header of `format` has it, and its sequence number.
+    /// The state as the page behind a header of `format` has it, and the sequence number of its newest slot.
+    ///
+    /// # Errors
+    /// [`HeaderError::BadState`] where neither slot is whole. [`HeaderError::UncertainState`] where one is damaged that may have held a newer state: it was
+    /// written by a program that kept each state in one slot, and other replicas may lack what was acknowledged since the older one.
     pub fn read(format: PoolFormat, replica_count: u16, page: &[u8]) -> Result<(Self, u64), HeaderError> {
         if let PoolFormat::One { generation } = format {
             return Ok((Self::of_generation(generation, replica_count), 0));
         }
-        let (first, second) = page.split_at_checked(SLOT_BYTES).ok_or(HeaderError::BadState)?;
-        let slots = [Slot::of(first), Slot::of(second)];
-        let is_torn = slots.iter().any(|slot| matches!(slot, Slot::Damaged));
-        let newest = slots.into_iter().filter_map(Slot::whole).max_by_key(|(_, sequence)| *sequence);
-        let (mut state, sequence) = newest.ok_or(HeaderError::BadState)?;
-        // Whoever was writing the other slot did not live to end in order.
-        state.is_open |= is_torn;
+        let slots = Slot::both(page).ok_or(HeaderError::BadState)?;
+        let is_damaged = slots.iter().any(|slot| matches!(slot, Slot::Damaged));
+        let is_blank = slots.iter().any(|slot| matches!(slot, Slot::Blank));
+        let newest = slots.into_iter().filter_map(Slot::whole).max_by_key(|slot| slot.sequence);
+        let WholeSlot { mut state, sequence, is_copied } = newest.ok_or(HeaderError::BadState)?;
+        if is_damaged && !is_copied && !state.is_of_one(replica_count) {
+            return Err(HeaderError::UncertainState);
+        }
+        // Whoever was writing the other slot did not live to end in order, or a medium has changed it.
+        state.is_open |= is_damaged || (is_blank && is_copied);
         Ok((state, sequence))
     }
 
-    /// The slot with this state, and where it lies on the page, in bytes.
-    pub fn slot(&self, sequence: u64) -> (usize, [u8; SLOT_BYTES]) {
+    /// Whether both slots of the page hold the state that [`read`](Self::read) gives. Otherwise a crash left a change half done, a medium has
+    /// changed a slot, or an earlier program wrote the page.
+    pub fn is_in_both_slots(page: &[u8]) -> bool {
+        match Slot::both(page) {
+            Some([Slot::Whole(one), Slot::Whole(other)]) => {
+                one.state == other.state && one.is_copied && other.is_copied
+            }
+            _ => false,
+        }
+    }
+
+    /// The slots with this state, and where they lie on the page, in bytes: to be written in this order, the first one durably before the second.
+    /// `sequence`: one more than that of the newest slot; the second slot has the number behind it.
+    pub fn slots(&self, sequence: u64) -> [(usize, [u8; SLOT_BYTES]); 2] {
+        [sequence, sequence.wrapping_add(1)].map(|sequence| self.slot(sequence, COPIES))
+    }
+
+    /// Whether its pool has never had another replica.
+    fn is_of_one(&self, replica_count: u16) -> bool {
+        let mut epochs = std::iter::once(&self.epoch).chain(&self.ancestors);
+        replica_count <= 1 && epochs.all(|epoch| epoch.members.count_ones() <= 1)
+    }
+
+    fn slot(&self, sequence: u64, copies: u8) -> (usize, [u8; SLOT_BYTES]) {
         let mut ancestors = [RawAncestor { epoch: [0; 16], members: 0.into() }; ANCESTORS_MAX];
         for (raw, epoch) in ancestors.iter_mut().zip(&self.ancestors) {
             *raw = RawAncestor { epoch: *epoch.id.as_bytes(), members: epoch.members.into() };
@@ -204,7 +237,8 @@ impl PoolState {
             opening: self.opening.into(),
             flags: self.flags(),
             ancestor_count: self.ancestors.len().min(ANCESTORS_MAX) as u8,
-            reserved_low: [0; 6],
+            copies,
+            reserved_low: [0; 5],
             ancestors,
             mark: self.mark.into(),
             reserved: [0; RESERVED_BYTES],
@@ -232,10 +266,22 @@ impl PoolState {
 enum Slot {
     Blank,
     Damaged,
-    Whole(PoolState, u64),
+    Whole(Box<WholeSlot>),
+}
+
+struct WholeSlot {
+    state: PoolState,
+    sequence: u64,
+    /// Whoever wrote it writes each state to both slots.
+    is_copied: bool,
 }
 
 impl Slot {
+    fn both(page: &[u8]) -> Option<[Self; 2]> {
+        let (first, second) = page.split_at_checked(SLOT_BYTES)?;
+        Some([Self::of(first), Self::of(second)])
+    }
+
     fn of(bytes: &[u8]) -> Self {
         if bytes.iter().all(|byte| *byte == 0) {
             return Self::Blank;
@@ -250,15 +296,19 @@ impl Slot {
                 let epoch = Epoch { id: Uuid::from_bytes(raw.epoch), members: raw.members.get() };
                 let (opening, mark, ancestors) = (raw.opening.get(), raw.mark.get(), ancestors.collect());
                 let state = PoolState { epoch, opening, is_confirmed, is_open, is_behind, mark, ancestors };
-                Self::Whole(state, raw.sequence.get())
+                Self::Whole(Box::new(WholeSlot {
+                    state,
+                    sequence: raw.sequence.get(),
+                    is_copied: raw.copies == COPIES,
+                }))
             }
             _ => Self::Damaged,
         }
     }
 
-    fn whole(self) -> Option<(PoolState, u64)> {
+    fn whole(self) -> Option<WholeSlot> {
         match self {
-            Self::Whole(state, sequence) => Some((state, sequence)),
+            Self::Whole(slot) => Some(*slot),
             Self::Blank | Self::Damaged => None,
         }
     }
@@ -274,7 +324,8 @@ struct RawSlot {
     opening: U64,
     flags: u8,
     ancestor_count: u8,
-    reserved_low: [u8; 6],
+    copies: u8,
+    reserved_low: [u8; 5],
     ancestors: [RawAncestor; ANCESTORS_MAX],
     mark: U64,
     reserved: [u8; RESERVED_BYTES],

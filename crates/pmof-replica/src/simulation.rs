@@ -27,6 +27,7 @@ mod reading;
 mod returning;
 mod scrubbing;
 mod session;
+mod state_page;
 mod target;
 mod tasks;
 mod truth;
@@ -35,6 +36,9 @@ mod world;
 
 /// Steps within which a pool without faults is whole again.
 const FAULTLESS_STEPS: u64 = 20_000;
+
+/// In one of so many steps a bit of a state page flips, in runs that have such rot.
+const STATE_ROT_RATE: usize = 30;
 
 /// How a run ended.
 struct Outcome {
@@ -60,6 +64,7 @@ fn run(seed: u64, control: Option<Control>, limit: Option<u64>, is_traced: bool)
         tasks.start(writer, write_again_and_again(Rc::clone(&world), Rc::clone(&tasks), writer));
     }
     let mut readers = random::Random::new(seed.rotate_left(32));
+    let mut decay = random::Random::new(seed.rotate_left(40));
     while world.borrow().step < chaos_steps && world.borrow().truth.violation.is_none() {
         step(&world, &tasks);
         if control.is_none() && readers.once_in(8) {
@@ -72,6 +77,9 @@ fn run(seed: u64, control: Option<Control>, limit: Option<u64>, is_traced: bool)
             fail_something(&world, &tasks, writer_count);
         }
         fail_in_change(&world, &tasks);
+        if plan.has_state_rot && decay.once_in(STATE_ROT_RATE) {
+            world.borrow_mut().rot_state();
+        }
     }
     let chaos_steps = world.borrow().step;
     if world.borrow().truth.violation.is_none() {

@@ -96,7 +96,7 @@ pub struct OpenPool {
     name: PoolName,
     header: Header,
     state: PoolState,
-    /// Of the slot that `state` lies in.
+    /// Of the newest slot of the state page.
     sequence: u64,
     /// Its writer keeps the map of write intent.
     keeps_intent: bool,
@@ -180,7 +180,7 @@ impl PoolStore {
             name: name.clone(),
             header,
             state,
-            sequence: FIRST_SEQUENCE,
+            sequence: MADE_SEQUENCE,
             keeps_intent: false,
             roster: KeptRoster::made(new.replica_count),
             has_begun: true,
@@ -221,11 +221,13 @@ impl PoolStore {
             let head_bytes = DATA_OFFSET.min(memory.len_bytes());
             memory.settle_range(0, head_bytes).map_err(|error| self.memory_error(name, error))?;
         }
-        let (header, state, sequence) = self.read_head(name, &memory)?;
+        let (header, state, mut sequence) = self.read_head(name, &memory)?;
         if access == OpenFor::Write {
             if header.format != PoolFormat::Three {
                 return Err(StoreError::OldFormat { name: name.clone(), found: header.format.major() });
             }
+            let kept = keep_in_both_slots(&memory, &state, sequence);
+            sequence = kept.map_err(|error| self.memory_error(name, error))?;
             if state.is_open {
                 let settled = intent::settle(&memory, header.size_bytes, header.data_offset());
                 settled.map_err(|error| self.memory_error(name, error))?;
@@ -237,7 +239,7 @@ impl PoolStore {
                 Err(error) => return Err(self.memory_error(name, error)),
             }
         }
-        let roster = read_roster(&memory, &header).map_err(|error| self.memory_error(name, error))?;
+        let roster = read_roster(&memory, &header, access).map_err(|error| self.memory_error(name, error))?;
         let roster = roster.map_err(|source| StoreError::Header { name: name.clone(), source })?;
         let (name, keeps_intent, has_begun, named_epoch, unpublished) = (name.clone(), false, false, None, None);
         Ok(OpenPool {
@@ -630,9 +632,11 @@ impl OpenPool {
             return Err(StoreError::ReadOnly { name: self.name.clone() });
         }
         let sequence = self.sequence + 1;
+        // One that fails half way may have used both numbers.
+        self.sequence = sequence + 1;
         write_state(self.memory.as_ref(), &state, sequence)
             .map_err(|source| StoreError::Memory { name: self.name.clone(), source })?;
-        (self.state, self.sequence) = (state, sequence);
+        self.state = state;
         Ok(())
     }
 
@@ -681,8 +685,9 @@ fn check_level(name: &PoolName, memory: &Memory, wanted: Durability) -> Result<(
     })
 }
 
-/// Number of a new pool's state.
+/// Number of the first slot of a new pool's state, and of the newest one.
 const FIRST_SEQUENCE: u64 = 1;
+const MADE_SEQUENCE: u64 = FIRST_SEQUENCE + 1;
 
 /// The state behind the header, and its sequence number.
 fn read_state(memory: &Memory, header: &Header) -> Result<Result<(PoolState, u64), HeaderError>, MemError> {
@@ -693,13 +698,28 @@ fn read_state(memory: &Memory, header: &Header) -> Result<Result<(PoolState, u64
     Ok(PoolState::read(header.format, header.replica_count, &page))
 }
 
-/// Puts the state into its slot, as durably as the medium can. A crash leaves it or the one in the other slot. Makes nothing else durable: a
-/// change of the epoch, which a writer waits for, does not wait for what the page cache has of the pool.
+/// Puts the state into both slots, one after the other, as durably as the medium can. A crash leaves it or the one before; once it is answered for, one
+/// damaged slot takes nothing back. Makes nothing else durable: a change of the epoch, which a writer waits for, does not wait for what the page
+/// cache has of the pool.
 fn write_state(medium: &dyn Medium, state: &PoolState, sequence: u64) -> Result<(), MemError> {
-    let (offset, slot) = state.slot(sequence);
-    let offset = STATE_OFFSET + offset as u64;
-    medium.store(offset, &slot)?;
-    medium.sync_range(offset, slot.len() as u64)
+    for (offset, slot) in state.slots(sequence) {
+        let offset = STATE_OFFSET + offset as u64;
+        medium.store(offset, &slot)?;
+        medium.sync_range(offset, slot.len() as u64)?;
+    }
+    Ok(())
+}
+
+/// Before a writer depends on a state that was read: puts it into both slots, if a crash, a damaged slot or an earlier program left it in one. Returns the
+/// number of the newest slot.
+fn keep_in_both_slots(medium: &dyn Medium, state: &PoolState, sequence: u64) -> Result<u64, MemError> {
+    let mut page = [0; STATE_BYTES];
+    medium.read(STATE_OFFSET, &mut page)?;
+    if PoolState::is_in_both_slots(&page) {
+        return Ok(sequence);
+    }
+    write_state(medium, state, sequence + 1)?;
+    Ok(sequence + 2)
 }
 
 fn new_header(new: &NewPool) -> Header {

@@ -2,7 +2,9 @@ use proptest::prelude::*;
 
 use super::*;
 
-const GOLDEN: &[u8] = include_bytes!("../../tests/golden/pool_state_v2.bin");
+/// As programs wrote it that kept each state in one slot.
+const GOLDEN_2: &[u8] = include_bytes!("../../tests/golden/pool_state_v2.bin");
+const GOLDEN_3: &[u8] = include_bytes!("../../tests/golden/pool_state_v3.bin");
 
 fn sample() -> PoolState {
     let epoch = |number: u128, members| Epoch { id: Uuid::from_u128(number), members };
@@ -18,13 +20,25 @@ fn sample() -> PoolState {
 }
 
 /// A page with these states in the slots of their sequence numbers.
-fn page(states: &[(&PoolState, u64)]) -> Vec<u8> {
+fn page_of(states: &[(&PoolState, u64)], copies: u8) -> Vec<u8> {
     let mut page = vec![0; STATE_BYTES];
     for (state, sequence) in states {
-        let (offset, slot) = state.slot(*sequence);
+        let (offset, slot) = state.slot(*sequence, copies);
         page[offset..offset + SLOT_BYTES].copy_from_slice(&slot);
     }
     page
+}
+
+fn page(states: &[(&PoolState, u64)]) -> Vec<u8> {
+    page_of(states, COPIES)
+}
+
+fn old_page(states: &[(&PoolState, u64)]) -> Vec<u8> {
+    page_of(states, 0)
+}
+
+fn closed() -> PoolState {
+    PoolState { is_open: false, ..sample() }
 }
 
 fn read(page: &[u8]) -> Result<(PoolState, u64), HeaderError> {
@@ -41,47 +55,90 @@ fn more_than_half_is_a_majority() {
 }
 
 #[test]
-fn the_golden_page_is_read_and_written() {
-    let older = PoolState { is_open: false, ..sample() };
-    assert!(page(&[(&older, 4), (&sample(), 5)]) == GOLDEN, "the format of the state page changed");
-    assert_eq!(read(GOLDEN), Ok((sample(), 5)));
+fn the_golden_pages_are_read_and_written() {
+    assert!(old_page(&[(&closed(), 4), (&sample(), 5)]) == GOLDEN_2, "a version is read for ever");
+    assert_eq!(read(GOLDEN_2), Ok((sample(), 5)));
+    assert!(!PoolState::is_in_both_slots(GOLDEN_2));
+    let mut written = vec![0; STATE_BYTES];
+    for (offset, slot) in sample().slots(5) {
+        written[offset..offset + SLOT_BYTES].copy_from_slice(&slot);
+    }
+    assert!(written == GOLDEN_3, "the format of the state page changed");
+    assert_eq!(read(GOLDEN_3), Ok((sample(), 6)));
+    assert!(PoolState::is_in_both_slots(GOLDEN_3));
 }
 
 #[test]
 fn the_newest_slot_counts() {
-    let closed = PoolState { is_open: false, ..sample() };
     for sequence in 1..10 {
-        let both = page(&[(&sample(), sequence), (&closed, sequence + 1)]);
-        assert_eq!(read(&both), Ok((closed.clone(), sequence + 1)));
-        assert_eq!(read(&page(&[(&closed, sequence)])), Ok((closed.clone(), sequence)));
+        let both = page(&[(&sample(), sequence), (&closed(), sequence + 1)]);
+        assert_eq!(read(&both), Ok((closed(), sequence + 1)));
+        assert!(!PoolState::is_in_both_slots(&both), "a crash came between them");
     }
 }
 
+/// The first slot of a change is torn, or the second, or neither.
 #[test]
-fn a_torn_change_leaves_the_state_before_and_says_that_it_did_not_end_in_order() {
-    let closed = PoolState { is_open: false, ..sample() };
-    let before = page(&[(&closed, 1), (&closed, 2)]);
-    let (offset, slot) = sample().slot(3);
-    for torn_at in (0..SLOT_BYTES).step_by(8) {
-        let mut torn = before.clone();
-        torn[offset..offset + torn_at].copy_from_slice(&slot[..torn_at]);
-        let (state, sequence) = read(&torn).expect("one slot is whole");
-        let is_whole = torn[offset..offset + SLOT_BYTES] == slot || torn == before;
-        assert!(is_whole || (state.is_open && sequence == 2), "{torn_at}");
-        assert_eq!(PoolState { is_open: false, ..state }, closed, "{torn_at}");
+fn a_torn_change_leaves_the_state_before_or_the_new_one() {
+    let before = page(&[(&closed(), 1), (&closed(), 2)]);
+    let next = PoolState { mark: 9, ..closed() };
+    let mut torn = before.clone();
+    for (written, (offset, slot)) in next.slots(3).into_iter().enumerate() {
+        for torn_at in (0..=SLOT_BYTES).step_by(8) {
+            torn[offset..offset + torn_at].copy_from_slice(&slot[..torn_at]);
+            let (state, sequence) = read(&torn).expect("one slot is whole");
+            let written_slot = offset..offset + SLOT_BYTES;
+            let is_whole = torn[written_slot.clone()] == slot;
+            let is_torn = !is_whole && torn[written_slot.clone()] != before[written_slot];
+            assert!(!is_torn || state.is_open, "{written}, {torn_at}: it did not end in order");
+            let is_new = written == 1 || is_whole;
+            assert_eq!(sequence, 2 + u64::from(is_new) + u64::from(written == 1 && is_whole), "{written}, {torn_at}");
+            assert_eq!(PoolState { is_open: false, ..state }, if is_new { next.clone() } else { closed() });
+        }
     }
+    assert!(PoolState::is_in_both_slots(&torn));
 }
 
 #[test]
-fn every_flipped_bit_is_detected() {
-    let whole = page(&[(&sample(), 1)]);
-    for at in SLOT_BYTES..STATE_BYTES {
+fn a_flipped_bit_in_a_slot_takes_nothing_back() {
+    let whole = page(&[(&sample(), 7), (&sample(), 8)]);
+    for at in 0..STATE_BYTES {
         let mut flipped = whole.clone();
         flipped[at] ^= 0x10;
+        assert_eq!(read(&flipped).map(|(state, _)| state), Ok(sample()), "{at}");
+        assert!(!PoolState::is_in_both_slots(&flipped), "{at}");
+        flipped[(at + SLOT_BYTES) % STATE_BYTES] ^= 0x10;
         assert_eq!(read(&flipped), Err(HeaderError::BadState), "{at}");
+    }
+    let both_closed = page(&[(&closed(), 7), (&closed(), 8)]);
+    for slot in [0, SLOT_BYTES] {
+        let mut zeroed = both_closed.clone();
+        zeroed[slot..slot + SLOT_BYTES].fill(0);
+        assert_eq!(read(&zeroed).map(|(state, _)| state), Ok(sample()), "as after any end that was not in order");
     }
     assert_eq!(read(&[0; STATE_BYTES]), Err(HeaderError::BadState));
     assert_eq!(read(&whole[..100]), Err(HeaderError::BadState));
+}
+
+/// The damaged slot may hold a newer state than the other, by which this replica alone has what was acknowledged; or it was torn by a crash.
+#[test]
+fn a_damaged_slot_of_an_earlier_program_is_not_guessed_at() {
+    let old = old_page(&[(&closed(), 7), (&sample(), 8)]);
+    for at in 0..STATE_BYTES {
+        let mut flipped = old.clone();
+        flipped[at] ^= 0x10;
+        assert_eq!(read(&flipped), Err(HeaderError::UncertainState), "{at}");
+    }
+    // A pool that never had another replica has none that could be taken for the newer one.
+    let alone = PoolState::new(Uuid::from_u128(1), 1);
+    let mut flipped = old_page(&[(&alone, 1), (&PoolState { mark: 1, ..alone.clone() }, 2)]);
+    flipped[10] ^= 1;
+    assert_eq!(PoolState::read(PoolFormat::Three, 1, &flipped), Ok((alone.clone(), 1)));
+    assert_eq!(PoolState::read(PoolFormat::Three, 2, &flipped), Err(HeaderError::UncertainState));
+    let with_other = PoolState { ancestors: vec![Epoch { members: 0b11, ..alone.epoch }], ..alone };
+    let mut flipped = old_page(&[(&with_other, 1), (&with_other, 2)]);
+    flipped[10] ^= 1;
+    assert_eq!(PoolState::read(PoolFormat::Three, 1, &flipped), Err(HeaderError::UncertainState));
 }
 
 /// What a target keeps of epochs that its writers begin.
@@ -129,6 +186,33 @@ fn what_is_confirmed_stays_so_when_what_was_announced_behind_it_is_given_up() {
     assert!(!beside.begun(2, epoch, 2, &[parent.epoch]).is_confirmed);
 }
 
+/// Before the next mark is raised nothing else says that this replica has what an older copy lacks.
+#[test]
+fn a_mark_outlives_each_announcement() {
+    let epoch = |number: u128, members| Epoch { id: Uuid::from_u128(number), members };
+    let (parent, own, next, sibling) = (epoch(1, 0b111), epoch(2, 0b011), epoch(3, 0b111), epoch(4, 0b011));
+    let in_sync = PoolState { mark: 9, ..PoolState::new(parent.id, 3) };
+    let begun = in_sync.begun(1, own, 2, &[parent]);
+    let told_again = begun.confirmed(1, own.id).unwrap();
+    let announced = told_again.begun(1, next, 3, &[own, parent]);
+    let given_up = announced.begun(1, own, 2, &[parent]);
+    assert!(given_up.is_confirmed);
+    let of_another_line = in_sync.begun(1, next, 5, &[epoch(7, 0b100)]);
+    let states = [
+        ("announced", begun.clone()),
+        ("beside one that was announced", begun.begun(1, sibling, 2, &[parent])),
+        ("confirmed", told_again.clone()),
+        ("announced again", told_again.begun(1, own, 2, &[parent])),
+        ("given up", given_up.clone()),
+        ("given up and announced", given_up.begun(1, sibling, 3, &[own, parent])),
+        ("of another line", of_another_line),
+        ("closed", given_up.closed()),
+    ];
+    for (what, state) in states {
+        assert_eq!(state.mark, 9, "{what}");
+    }
+}
+
 #[test]
 fn marks_only_grow() {
     let state = sample();
@@ -141,7 +225,7 @@ proptest! {
     fn what_is_written_is_read(
         epoch: (u128, u64),
         opening: u64,
-        sequence in 1_u64..,
+        sequence in 1..u64::MAX,
         is_confirmed: bool,
         is_open: bool,
         is_behind: bool,
@@ -151,7 +235,7 @@ proptest! {
         let of = |(number, members)| Epoch { id: Uuid::from_u128(number), members };
         let ancestors = ancestors.into_iter().map(of).collect();
         let state = PoolState { epoch: of(epoch), opening, is_confirmed, is_open, is_behind, mark, ancestors };
-        prop_assert_eq!(read(&page(&[(&state, sequence)])), Ok((state, sequence)));
+        prop_assert_eq!(read(&page(&[(&state, sequence), (&state, sequence + 1)])), Ok((state, sequence + 1)));
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub(super) struct Plan {
     pub(super) asynchronous: Option<usize>,
     /// Media change bytes by themselves, and programs scrub the pool.
     pub(super) has_rot: bool,
+    /// Media change bits of the pages that say which replicas are in sync.
+    pub(super) has_state_rot: bool,
     /// Targets are started again with other versions of their programs and files.
     pub(super) has_versions: bool,
     /// It is far away: what is sent to it takes long now and then.
@@ -52,6 +54,7 @@ impl Plan {
         let machines = machines + usize::from(has_asynchronous);
         let (waits_at_bound, ends_with_promotion) = (random.once_in(3), has_asynchronous && random.once_in(2));
         let (is_far, has_rot, has_versions) = (!random.once_in(3), random.once_in(2), random.once_in(4));
+        let has_state_rot = Random::new(seed.rotate_left(48)).once_in(2);
         Self {
             made,
             machines,
@@ -61,6 +64,7 @@ impl Plan {
             has_changes,
             asynchronous,
             has_rot,
+            has_state_rot,
             has_versions,
             is_far,
             waits_at_bound,
@@ -110,6 +114,8 @@ pub(super) enum Control {
     RottenTaken,
     /// A file of another format is read as one of this.
     VersionNotChecked,
+    /// A state is written to one slot, in turn.
+    StateWrittenOnce,
 }
 
 impl Control {
@@ -121,12 +127,13 @@ impl Control {
             Self::StagingNotFlushed | Self::DroppedForgotten | Self::PointBeforeFlush => plan.asynchronous.is_some(),
             Self::RottenTaken => plan.has_rot,
             Self::VersionNotChecked => plan.has_versions,
+            Self::StateWrittenOnce => plan.has_state_rot,
             _ => true,
         }
     }
 }
 
-pub(super) const CONTROLS: [Control; 19] = [
+pub(super) const CONTROLS: [Control; 20] = [
     Control::AcknowledgedEarly,
     Control::PageNotMarked,
     Control::BehindAsSource,
@@ -146,4 +153,5 @@ pub(super) const CONTROLS: [Control; 19] = [
     Control::PointBeforeFlush,
     Control::RottenTaken,
     Control::VersionNotChecked,
+    Control::StateWrittenOnce,
 ];

@@ -8,6 +8,7 @@ use super::{
     areas::SIZE_BYTES,
     faults::Fault,
     random::Random,
+    state_page::Progress,
     truth::Pages,
     world::{WALL_CLOCK_MS, World},
 };
@@ -131,6 +132,7 @@ fn found_pool(world: &mut World, number: usize, pages: &Pages) {
     let begun = state.begun(index, epoch, opening, &ancestors);
     let confirmed = begun.confirmed(index, epoch.id);
     target.state = confirmed.map_or(begun, |state| state.closed());
+    target.page.write(&target.state, Progress::Both, None);
     let of_roster = target.roster.as_ref().and_then(|roster| roster.member(index).cloned());
     if let (Some(roster), Some(member)) = (&target.roster, of_roster) {
         let member = RosterMember { role: Role::Data, ..member };

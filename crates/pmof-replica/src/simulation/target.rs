@@ -10,6 +10,7 @@ use super::{
     faults::Fault,
     names::ReplicaId,
     plan::{Control, PAGES, WORDS},
+    state_page::{Progress, StatePage},
     truth::{Page, Pages, is_rotten},
     versions::Version,
     world::World,
@@ -90,6 +91,8 @@ pub(super) struct Target {
     /// How often its machine was started anew.
     pub(super) boots: u64,
     pub(super) state: PoolState,
+    /// What the file has of that.
+    pub(super) page: StatePage,
     pub(super) durable: Pages,
     pub(super) cache: Pages,
     /// The connection that has it open.
@@ -98,7 +101,7 @@ pub(super) struct Target {
     /// The epoch by which whoever has it open took it over.
     named_epoch: Option<Uuid>,
     pub(super) is_up: bool,
-    pub(super) copies: Vec<(PoolState, Pages)>,
+    pub(super) copies: Vec<(StatePage, PoolState, Pages)>,
     /// The next flush fails; the next state is not written, or written and refused.
     pub(super) fails_flush: bool,
     pub(super) fails_state: bool,
@@ -138,6 +141,7 @@ impl Target {
             areas: None,
             version: Version::Here,
             boots: 0,
+            page: StatePage::made(&state),
             state,
             durable: [[0; WORDS]; PAGES],
             cache: [[0; WORDS]; PAGES],
@@ -230,6 +234,7 @@ impl World {
                 self.end_there(holder);
             }
         }
+        self.read_state_to_write(number);
         let target = &mut self.targets[number];
         if target.state.is_open {
             target.durable = target.cache;
@@ -338,6 +343,7 @@ impl World {
 
     /// The target's own change of its state, by the methods that it ships.
     fn tell(&mut self, number: usize, request: &Request) -> Answer {
+        let control = self.control;
         let target = &mut self.targets[number];
         let (state, reply) = match request {
             Request::Begin { opening, epoch, ancestors } => {
@@ -355,15 +361,18 @@ impl World {
             }
             _ => return Answer::Refused,
         };
-        let Some(state) = state else { return Answer::Told(reply) };
+        let Some(state) = state else {
+            if matches!(request, Request::Close { .. }) {
+                self.read_state(number);
+            }
+            return Answer::Told(reply);
+        };
         if matches!(request, Request::Close { .. }) {
             target.durable = target.cache;
         } else if std::mem::take(&mut target.fails_state) {
             let is_written = self.random.once_in(2);
             self.count(if is_written { Fault::StateWrittenAndRefused } else { Fault::StateNotWritten });
-            if is_written {
-                self.targets[number].state = state;
-            }
+            self.fail_to_write_state(number, &state, is_written);
             return Answer::Refused;
         }
         if matches!(request, Request::Begin { .. }) {
@@ -372,6 +381,7 @@ impl World {
         if matches!(request, Request::Confirm { .. }) {
             target.restored = None;
         }
+        target.page.write(&state, Progress::Both, control);
         target.state = state;
         Answer::Told(reply)
     }

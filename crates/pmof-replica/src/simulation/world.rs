@@ -15,6 +15,7 @@ use super::{
     names,
     plan::{Control, Plan},
     random::Random,
+    state_page::StatePage,
     target::{Answer, Message, Restored, Target},
     truth::Truth,
 };
@@ -67,6 +68,8 @@ impl Clock {
 
 pub(super) struct World {
     pub(super) random: Random,
+    /// Of what happens to state pages.
+    pub(super) decay: Random,
     pub(super) step: u64,
     pub(super) targets: Vec<Target>,
     /// Where each of them is found.
@@ -131,6 +134,7 @@ impl World {
             (target.is_there, target.index, target.areas) = (true, index, Some(Box::new(Areas::new())));
             // It knows that it is behind.
             target.state.is_behind = true;
+            target.page = StatePage::made(&target.state);
         }
         let roster = Rc::new(roster);
         for target in targets.iter_mut().filter(|target| target.is_there) {
@@ -140,6 +144,7 @@ impl World {
         Self {
             clocks: (0..=plan.writers).map(|_| Clock::any(&mut random)).collect(),
             random,
+            decay: Random::new(seed.rotate_left(16)),
             step: 0,
             targets,
             urls,
@@ -352,8 +357,10 @@ impl World {
             connection.requests.clear();
         }
         let target = &mut self.targets[connection.target];
+        let target_number = connection.target;
         if target.open_by == Some(index) {
             target.open_by = None;
+            self.read_state(target_number);
         }
     }
 }

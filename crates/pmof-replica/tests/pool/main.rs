@@ -26,6 +26,7 @@ mod readers;
 mod reopened;
 mod returns;
 mod rosters;
+mod rotten_states;
 mod scrub;
 mod slow;
 mod spares;

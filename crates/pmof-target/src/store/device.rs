@@ -21,8 +21,8 @@ use pmof_mem::{Declaration, Durability, Medium, MemError, Memory};
 use uuid::Uuid;
 
 use super::{
-    FIRST_SEQUENCE, KeptRoster, OpenPool, PoolStore, StoreError, Unpublished, Writer, check_level, check_replica,
-    new_header, no_file, root, write_state,
+    FIRST_SEQUENCE, KeptRoster, MADE_SEQUENCE, OpenPool, PoolStore, StoreError, Unpublished, Writer, check_level,
+    check_replica, new_header, no_file, root, write_state,
 };
 use crate::holder::holder_of_file;
 
@@ -201,7 +201,7 @@ impl PoolStore {
         let (header, state) = (new_header(new), PoolState::new(new.epoch, new.replica_count));
         let unfinished = UnfinishedDevice::begin(&memory, &header, &state, needed_bytes);
         let unpublished = Some(Unpublished::Device(unfinished.map_err(|error| device.failed(error))?));
-        let (name, sequence) = (device.name.clone(), FIRST_SEQUENCE);
+        let (name, sequence) = (device.name.clone(), MADE_SEQUENCE);
         let (keeps_intent, has_begun, named_epoch, access) = (false, true, None, OpenFor::Write);
         let roster = KeptRoster::made(new.replica_count);
         Ok(OpenPool {

@@ -5,13 +5,13 @@ use pmof_control::{
 };
 use pmof_mem::{Medium, MemError, Memory};
 
-use super::{FIRST_SEQUENCE, OpenPool, StoreError};
+use super::{OpenPool, StoreError};
 
 /// The roster of an open pool.
 #[derive(Debug)]
 pub(super) struct KeptRoster {
     roster: Roster,
-    /// Of the slot that it lies in; 0 where there is none.
+    /// Of the newest slot; 0 where there is none.
     sequence: u64,
     /// Parts of one that is being set.
     parts: Vec<u8>,
@@ -23,25 +23,20 @@ impl OpenPool {
         &self.roster.roster
     }
 
-    /// Replaces the roster, as durably as the medium can. A crash leaves the old one or the new one.
+    /// Replaces the roster in both slots, as durably as the medium can. A crash leaves the old one or the new one; once it is answered for, one
+    /// damaged slot takes nothing back.
     pub fn set_roster(&mut self, roster: Roster) -> Result<(), StoreError> {
         if self.access == OpenFor::Read {
             return Err(StoreError::ReadOnly { name: self.name.clone() });
         }
-        let write = |sequence| -> Result<(), StoreError> {
-            let slot = roster.slot(sequence);
-            let slot = slot.map_err(|source| StoreError::Roster { name: self.name.clone(), source })?;
-            write_roster(self.memory.as_ref(), slot)
-                .map_err(|source| StoreError::Memory { name: self.name.clone(), source })
-        };
-        let mut sequence = self.roster.sequence + 1;
-        write(sequence)?;
-        if sequence == FIRST_SEQUENCE {
-            // One damaged slot must not look like none.
-            sequence += 1;
-            write(sequence)?;
-        }
-        (self.roster.roster, self.roster.sequence) = (roster, sequence);
+        let sequence = self.roster.sequence + 1;
+        let slots = roster.slots(sequence);
+        let slots = slots.map_err(|source| StoreError::Roster { name: self.name.clone(), source })?;
+        // One that fails half way may have used both numbers.
+        self.roster.sequence = sequence + 1;
+        write_roster(self.memory.as_ref(), &slots)
+            .map_err(|source| StoreError::Memory { name: self.name.clone(), source })?;
+        self.roster.roster = roster;
         Ok(())
     }
 
@@ -78,19 +73,37 @@ impl KeptRoster {
     }
 }
 
-/// The roster behind the state, of formats that have one.
-pub(super) fn read_roster(memory: &Memory, header: &Header) -> Result<Result<KeptRoster, HeaderError>, MemError> {
-    let mut slots = vec![0; ROSTER_BYTES];
+/// The roster behind the state, of formats that have one. Before a writer depends on it, it is in both slots: a crash, a damaged slot or an earlier program may
+/// have left it in one.
+pub(super) fn read_roster(
+    memory: &Memory,
+    header: &Header,
+    access: OpenFor,
+) -> Result<Result<KeptRoster, HeaderError>, MemError> {
+    let mut bytes = vec![0; ROSTER_BYTES];
     if header.format == PoolFormat::Three {
-        memory.read(ROSTER_OFFSET, &mut slots)?;
+        memory.read(ROSTER_OFFSET, &mut bytes)?;
     }
-    let read = Roster::read(header.replica_count, &slots);
-    Ok(read.map(|(roster, sequence)| KeptRoster { roster, sequence, parts: Vec::new() }))
+    let (roster, mut sequence) = match Roster::read(header.replica_count, &bytes) {
+        Ok(read) => read,
+        Err(error) => return Ok(Err(error)),
+    };
+    if access == OpenFor::Write && sequence > 0 && !Roster::is_in_both_slots(&bytes) {
+        // What was read can be written.
+        if let Ok(slots) = roster.slots(sequence + 1) {
+            write_roster(memory, &slots)?;
+            sequence += 2;
+        }
+    }
+    Ok(Ok(KeptRoster { roster, sequence, parts: Vec::new() }))
 }
 
-/// Puts a roster into its slot, as durably as the medium can. A crash leaves it or the one in the other slot. Makes nothing else durable.
-fn write_roster(medium: &dyn Medium, (offset, slot): (usize, Vec<u8>)) -> Result<(), MemError> {
-    let offset = ROSTER_OFFSET + offset as u64;
-    medium.store(offset, &slot)?;
-    medium.sync_range(offset, slot.len() as u64)
+/// Puts a roster into both slots, one after the other, as durably as the medium can. Makes nothing else durable.
+pub(super) fn write_roster(medium: &dyn Medium, slots: &[(usize, Vec<u8>)]) -> Result<(), MemError> {
+    for (offset, slot) in slots {
+        let offset = ROSTER_OFFSET + *offset as u64;
+        medium.store(offset, slot)?;
+        medium.sync_range(offset, slot.len() as u64)?;
+    }
+    Ok(())
 }

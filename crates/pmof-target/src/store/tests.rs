@@ -408,7 +408,7 @@ fn a_pool_whose_header_is_lost_is_listed_and_can_be_discarded() {
 
 #[test]
 fn a_roster_alone_tells_of_a_pool() {
-    let slot = Roster::made(2).slot(1).expect("a roster").1;
+    let [(_, slot), _] = Roster::made(2).slots(1).expect("a roster");
     let mut begin = vec![7; DATA_OFFSET as usize];
     begin[ROSTER_OFFSET as usize..][..ROSTER_BYTES].fill(0);
     assert_eq!(without_magic(&begin), HeaderError::NotAPool);

@@ -1,8 +1,9 @@
 //! The roster of a pool: it is kept, and it is set as a whole.
 
 use pmof_control::{ROSTER_BYTES, ROSTER_OFFSET, ROSTER_PART_BYTES, Request, Role, Roster, RosterMember, RosterPart};
+use pmof_mem::{ShadowMedium, shadow::Event};
 
-use super::*;
+use super::{super::roster::write_roster, *};
 
 fn member(index: u16) -> RosterMember {
     let url = format!("tcp://host-{index}:7204/{}", "orders".repeat(15));
@@ -31,11 +32,6 @@ fn a_roster_is_kept_and_a_new_pool_has_none_but_those_it_was_made_with() {
     pool.set_roster(roster(2)).expect("written");
     let pool = reopened(&store, pool);
     assert_eq!(*pool.roster(), roster(2));
-    // One damaged slot leaves the other one, the first roster's too.
-    let second_slot = ROSTER_OFFSET + ROSTER_BYTES as u64 / 2;
-    pool.medium().store(second_slot + 100, &[0xee; 8]).expect("inside");
-    let pool = reopened(&store, pool);
-    assert_eq!(*pool.roster(), roster(3));
 }
 
 #[test]
@@ -65,4 +61,43 @@ fn a_long_roster_is_set_by_its_last_part_only() {
         }
     }
     assert!(read == encoded);
+}
+
+/// The rosters that crashes may leave of a change, `keep` of whose events take place; and whether all that was left at its end is new.
+fn rosters_left(keep: impl Fn(&Event) -> bool) -> (Vec<Result<Roster, HeaderError>>, bool) {
+    let mut image = vec![0; DATA_OFFSET as usize];
+    for (offset, slot) in roster(2).slots(6).expect("it fits") {
+        image[ROSTER_OFFSET as usize + offset..][..slot.len()].copy_from_slice(&slot);
+    }
+    let recorded = ShadowMedium::from_image(image.clone(), MediumKind::DevDax).expect("a medium");
+    write_roster(&recorded, &roster(3).slots(8).expect("it fits")).expect("written");
+    let replayed = ShadowMedium::from_image(image, MediumKind::DevDax).expect("a medium");
+    let (mut rosters, mut is_new) = (Vec::new(), false);
+    for event in recorded.trace().iter().filter(|event| keep(event)) {
+        match event {
+            Event::Store { offset, bytes } => replayed.store(*offset, bytes).expect("inside"),
+            Event::WriteBack { offset, len_bytes } => replayed.write_back(*offset, *len_bytes).expect("inside"),
+            Event::Fence => replayed.fence().expect("a fence"),
+            Event::Mark(_) => {}
+        }
+        let of = |image: Vec<u8>| Roster::read(2, &image[ROSTER_OFFSET as usize..][..ROSTER_BYTES]);
+        let left: Vec<_> = replayed.crash_images(50).map(|image| of(image).map(|(roster, _)| roster)).collect();
+        is_new = left.iter().all(|left| *left == Ok(roster(3)));
+        rosters.extend(left);
+    }
+    (rosters, is_new)
+}
+
+#[test]
+fn a_roster_is_durable_before_it_is_answered_for() {
+    let (rosters, is_new) = rosters_left(|_| true);
+    assert!(is_new, "a loss of power takes back what was answered");
+    assert!(
+        rosters.iter().all(|left| [Ok(roster(2)), Ok(roster(3))].contains(left)),
+        "a crash leaves the old one or the new one"
+    );
+    assert!(rosters.contains(&Ok(roster(2))), "some crash comes before");
+    // The controls: without write-back or fence it is not durable at the end.
+    assert!(!rosters_left(|event| !matches!(event, Event::WriteBack { .. })).1);
+    assert!(!rosters_left(|event| *event != Event::Fence).1);
 }

@@ -21,8 +21,7 @@ fn before_and_after() -> (Vec<u8>, PoolState, PoolState) {
         ancestors: vec![old.epoch],
     };
     let mut image = vec![0; DATA_OFFSET as usize];
-    for sequence in [6, 7] {
-        let (offset, slot) = old.slot(sequence);
+    for (offset, slot) in old.slots(6) {
         image[STATE_OFFSET as usize + offset..][..slot.len()].copy_from_slice(&slot);
     }
     (image, old, new)
@@ -59,7 +58,7 @@ fn a_crash_leaves_the_old_state_or_the_new_one() {
     // Torn, the old one counts as not closed.
     let good = [Ok(old.clone()), Ok(PoolState { is_open: true, ..old }), Ok(new)];
     let (states, is_new) = states_left(|_| true);
-    assert!(is_new && states.iter().all(|state| good.contains(state)));
+    assert!(is_new && states.iter().all(|state| good.contains(state)), "{states:?}");
     assert!(states.contains(&good[1]), "some crash tears it");
     // The controls: without write-back or fence it is not durable at the end.
     assert!(!states_left(|event| !matches!(event, Event::WriteBack { .. })).1);
@@ -105,4 +104,79 @@ fn a_mark_grows_and_outlives_epochs_and_closes() {
     assert_eq!(mark(), 8);
     let mut reader = open(&store, "orders", OpenFor::Read).expect("the pool");
     assert!(matches!(reader.raise_mark(9), Err(StoreError::ReadOnly { .. })));
+}
+
+/// A slot of the state page, or of the roster, changed behind the target's back.
+fn damage(store: &PoolStore, slot_bytes: usize, (offset, slot): (u64, usize)) {
+    let path = store.root().join("orders");
+    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).expect("the file");
+    let (at, mut byte) = (offset + (slot * slot_bytes) as u64 + 20, [0]);
+    std::os::unix::fs::FileExt::read_exact_at(&file, &mut byte, at).expect("a read");
+    std::os::unix::fs::FileExt::write_all_at(&file, &[byte[0] ^ 1], at).expect("a write");
+}
+
+/// Each change: a state that is answered for is in both slots.
+#[test]
+fn a_damaged_slot_takes_no_answered_state_back() {
+    type Change = fn(&mut OpenPool);
+    let begun: Change = |pool| pool.begin(epoch(2), 2, &[]).expect("begun");
+    let confirmed: Change = |pool| pool.confirm(Uuid::from_u128(2)).expect("confirmed");
+    let raised: Change = |pool| pool.raise_mark(7).expect("raised");
+    let closed: Change = |pool| pool.close().expect("closed");
+    let steps = [begun, confirmed, raised, closed];
+    for count in 0..=steps.len() {
+        for slot in [0, 1] {
+            let (_root, store) = fresh();
+            let mut pool = create(&store, "orders");
+            steps[..count].iter().for_each(|step| step(&mut pool));
+            let expected = PoolState { is_open: true, ..pool.state().clone() };
+            drop(pool);
+            damage(&store, STATE_BYTES / 2, (STATE_OFFSET, slot));
+            let pool = open(&store, "orders", OpenFor::Write).expect("one slot is whole");
+            assert_eq!(*pool.state(), expected, "{count} changes, slot {slot}");
+            drop(pool);
+            // Whoever opens it for writing puts it into both slots before anything depends on it.
+            damage(&store, STATE_BYTES / 2, (STATE_OFFSET, 1 - slot));
+            assert_eq!(store.info(&name("orders")).expect("info").state, expected, "{count} changes, slot {slot}");
+        }
+    }
+}
+
+/// As `a_damaged_slot_takes_no_answered_state_back`, of the list of members.
+#[test]
+fn a_damaged_slot_takes_no_answered_roster_back() {
+    let roster = |version| Roster { version, ..Roster::made(3) };
+    for version in 1..=4 {
+        for slot in [0, 1] {
+            let (_root, store) = fresh();
+            let mut pool = create(&store, "orders");
+            (1..=version).for_each(|version| pool.set_roster(roster(version)).expect("kept"));
+            drop(pool);
+            for slot in [slot, 1 - slot] {
+                damage(&store, ROSTER_BYTES / 2, (ROSTER_OFFSET, slot));
+                let pool = open(&store, "orders", OpenFor::Write).expect("one slot is whole");
+                assert_eq!(*pool.roster(), roster(version), "version {version}, slot {slot}");
+            }
+        }
+    }
+}
+
+/// A change that was cut short is whole when the next writer learns of it, so that a bit cannot take back what that one goes on from.
+#[test]
+fn what_a_crash_left_in_one_slot_is_put_into_both() {
+    let (_root, store) = fresh();
+    let mut pool = create(&store, "orders");
+    pool.begin(epoch(2), 2, &[]).expect("begun");
+    let confirmed = pool.state().confirmed(1, Uuid::from_u128(2)).expect("its epoch");
+    let [(offset, slot), _] = confirmed.slots(pool.sequence + 1);
+    pool.medium().store(STATE_OFFSET + offset as u64, &slot).expect("inside");
+    drop(pool);
+    let pool = open(&store, "orders", OpenFor::Write).expect("the pool");
+    assert_eq!(*pool.state(), confirmed);
+    drop(pool);
+    for slot in [0, 1] {
+        damage(&store, STATE_BYTES / 2, (STATE_OFFSET, slot));
+        let pool = open(&store, "orders", OpenFor::Write).expect("one slot is whole");
+        assert_eq!(*pool.state(), confirmed, "slot {slot}");
+    }
 }
