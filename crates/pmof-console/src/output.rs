@@ -160,7 +160,7 @@ pub fn size(len_bytes: u64) -> String {
 pub struct ReceiptReport {
     durability: String,
     replica_count: usize,
-    /// Replicas that the pool was made with.
+    /// Members that the pool has.
     made_count: usize,
     replicas: Vec<ReplicaReport>,
     survives: SurvivalReport,

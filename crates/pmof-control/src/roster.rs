@@ -271,6 +271,12 @@ impl Roster {
         Self { version: self.version.saturating_add(u64::from(holds)), members, change: None, ..*self }
     }
 
+    /// Members that a [forced](Forced) opening went on without, as far as the pool has fewer members for that now.
+    pub fn forgone_count(&self) -> usize {
+        let gone = self.forced.map_or(0, |forced| forced.left_out.count_ones() as usize);
+        gone.saturating_sub(self.counted().count())
+    }
+
     /// Whether it can be kept.
     ///
     /// # Errors

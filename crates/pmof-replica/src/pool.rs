@@ -62,6 +62,7 @@ mod pending;
 mod points;
 mod promoted;
 mod promotion;
+mod receipts;
 mod remote_set;
 mod returns;
 mod rosters;
@@ -118,6 +119,8 @@ struct Facts {
     made_count: usize,
     /// Replicas that were named when it was opened, and those that were found by them.
     replica_count: usize,
+    /// Of those, the ones that the program has named: the first so many.
+    named_count: usize,
     durability: Durability,
     access: OpenFor,
     left_out: LeftOut,
@@ -603,8 +606,7 @@ impl Open {
 
     /// The replicas: all but witnesses, and those that are no members yet or any more.
     fn places(&self) -> impl Iterator<Item = &Arc<dyn Member>> {
-        let is_none = |standing: &Standing| standing.is_removed() || standing.is_candidate() || standing.is_witness();
-        self.members.iter().filter(move |member| !is_none(member.standing()))
+        self.members.iter().filter(|member| receipts::is_place(&***member))
     }
 
     fn check_none_lost(&self) -> Result<(), PoolError> {
@@ -756,17 +758,9 @@ impl Open {
                 }
             }
         }
-        let (mut missing, replica_count) = (Vec::new(), self.places().count());
-        if replicas.len() < replica_count {
-            let has_it =
-                |place: &&Arc<ReplicaPlace>| replicas.iter().any(|receipt| Arc::ptr_eq(&receipt.replica, place));
-            let places = self.places().map(|member| &member.standing().place);
-            missing.extend(places.filter(|place| !has_it(place)).cloned());
-        }
-        let made_count = self.member_count();
-        let is_enough = self.terms.are_met(replicas.iter().map(|replica| replica.domain))
-            && (missing.is_empty() || is_acknowledged);
-        let receipt = Receipt { durability: self.facts.durability, replicas, missing, replica_count, made_count };
+        let (receipt, lacks_any) = self.receipt_of(replicas);
+        let is_enough = self.terms.are_met(receipt.replicas.iter().map(|replica| replica.domain))
+            && (!lacks_any || is_acknowledged);
         if is_enough {
             return Ok(receipt);
         }

@@ -30,20 +30,25 @@ pub struct ReplicaReceipt {
 
 /// Everything written before the persist has reached [`durability`](Self::durability) on every replica listed.
 ///
-/// Where others are missing, the pool is *degraded*: enough of its replicas know durably that those lack the writes, so that no opening reads
-/// from them before they have caught up.
+/// Where members of the pool are missing, it is *degraded*: enough of its replicas know durably that those lack the writes, so that no opening reads
+/// from them before they have caught up. That is a fact of the pool and its members, whichever addresses a program names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Receipt {
     /// The level that was asked for.
     pub durability: Durability,
     /// One receipt per replica that reached it.
     pub replicas: Vec<ReplicaReceipt>,
-    /// Replicas of those named that are lost or catch up, and do not count.
+    /// Members that are lost or catch up, and lack the writes.
     pub missing: Vec<Arc<ReplicaPlace>>,
-    /// Replicas that were named when the pool was opened, and those that were found by them.
+    /// Members that were named when the pool was opened, and those that were found by them.
     pub replica_count: usize,
-    /// Replicas that the pool was made with.
+    /// Members that the pool has and that have its data: the replicas that it was made with, unless they were [changed](crate::Pool::add).
     pub made_count: usize,
+    /// Members that a [promotion](crate::PoolOptions::promote) or another forced opening went on without, as long as the pool has fewer members for that;
+    /// 0 once [it is known](crate::Pool::clear_forced).
+    pub forgone_count: usize,
+    /// Replicas that were named when the pool was opened, and are none of its members: removed or replaced, or left by a promotion. No persist waits for them. Name the members instead: `pmof pool status` lists them.
+    pub not_members: Vec<Arc<ReplicaPlace>>,
 }
 
 impl fmt::Display for ReplicaReceipt {
@@ -93,9 +98,9 @@ impl ReplicaReceipt {
 }
 
 impl Receipt {
-    /// Whether the pool has replicas that these writes are not on, or some were named that are none of it.
+    /// Whether the pool has members that these writes are not on, or was forced to go on with fewer than it had.
     pub fn is_degraded(&self) -> bool {
-        self.replicas.len() < self.made_count || !self.missing.is_empty()
+        self.replicas.len() < self.made_count || !self.missing.is_empty() || self.forgone_count > 0
     }
 }
 
@@ -104,7 +109,7 @@ impl Receipt {
     fn write_reached(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} on {}/{}", self.durability, self.replicas.len(), self.replica_count)?;
         if self.made_count != self.replica_count {
-            write!(f, ", of {} that the pool was made with", self.made_count)?;
+            write!(f, ", of {} that the pool has", self.made_count)?;
         }
         for (index, replica) in self.replicas.iter().enumerate() {
             let separator = if index == 0 { ":" } else { "," };
@@ -123,6 +128,14 @@ impl fmt::Display for Receipt {
         }
         for (index, replica) in self.missing.iter().enumerate() {
             let separator = if index == 0 { "; degraded, without" } else { "," };
+            write!(f, "{separator} {replica}")?;
+        }
+        if self.forgone_count > 0 {
+            let members = if self.forgone_count == 1 { "member" } else { "members" };
+            write!(f, "; degraded, forced to go on with {} {members} fewer", self.forgone_count)?;
+        }
+        for (index, replica) in self.not_members.iter().enumerate() {
+            let separator = if index == 0 { "; named, and no member of the pool (see pmof pool status):" } else { "," };
             write!(f, "{separator} {replica}")?;
         }
         Ok(())

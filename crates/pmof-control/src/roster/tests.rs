@@ -127,6 +127,9 @@ fn a_forced_opening_lies_behind_the_members() {
     // A change of the members keeps it.
     let changed = marked.adding(member(2, ""), Uuid::from_u128(3)).settled(|_| true);
     assert_eq!(changed.forced, Some(forced));
+    // As a promotion leaves it: one member, without three.
+    let promoted = Roster { members: vec![member(3, "")], ..sample() }.forced_by(Forced { left_out: 0b111, ..forced });
+    assert_eq!((promoted.forgone_count(), promoted.cleared().forgone_count(), marked.forgone_count()), (2, 0, 0));
     // One that is cut off, or of another kind, is no roster at all: the slot before counts.
     for garbled in [&encoded[..encoded.len() - 1], &[&encoded[..35], &[3], &encoded[36..]].concat()] {
         assert!(matches!(Roster::decode(garbled), Err(RosterError::Malformed { .. })));

@@ -14,7 +14,7 @@ use rustix::time::{ClockId, clock_gettime};
 use uuid::Uuid;
 
 use crate::{
-    ReplicaError,
+    PoolUrl, ReplicaError,
     lineage::Base,
     member::{Asking, Control, Member, Standing},
     membership::Membership,
@@ -44,6 +44,8 @@ pub(super) struct Epochs {
     current: AtomicU64,
     /// Members that the pool has and that have its data.
     count: AtomicUsize,
+    /// Those that it was forced to go on without, and has no others for.
+    forgone: AtomicUsize,
     state: Mutex<State>,
 }
 
@@ -97,7 +99,8 @@ impl Epochs {
             has_ended: false,
         };
         let count = AtomicUsize::new(state.view.counts().0);
-        Self { marked_at: AtomicU64::new(0), current: AtomicU64::new(in_use), count, state: Mutex::new(state) }
+        let (marked_at, current, forgone) = (AtomicU64::new(0), AtomicU64::new(in_use), AtomicUsize::new(0));
+        Self { marked_at, current, count, forgone, state: Mutex::new(state) }
     }
 
     /// Has the members in use know what they must before a persist is acknowledged: that those which failed are left behind, and now and
@@ -123,7 +126,12 @@ impl Epochs {
     pub(super) fn keep_witness_count(&self, count: usize) {
         let mut state = self.state.lock();
         state.witness_count = count;
+        self.note_counts(&state);
+    }
+
+    fn note_counts(&self, state: &State) {
         self.count.store(state.data_count(), Ordering::Release);
+        self.forgone.store(state.membership.roster().map_or(0, Roster::forgone_count), Ordering::Release);
     }
 
     /// The pool was made just now.
@@ -153,7 +161,7 @@ impl Epochs {
                 Step::Done(is_done) => {
                     if is_done {
                         state.settle_members();
-                        self.count.store(state.data_count(), Ordering::Release);
+                        self.note_counts(state);
                     }
                     return is_done;
                 }
@@ -331,6 +339,23 @@ impl Epochs {
     /// Members that the pool has and that have its data.
     pub(super) fn member_count(&self) -> usize {
         self.count.load(Ordering::Acquire)
+    }
+
+    /// Members that the pool was [forced](pmof_control::Forced) to go on without, and has no others for.
+    pub(super) fn forgone_count(&self) -> usize {
+        self.forgone.load(Ordering::Acquire)
+    }
+
+    /// Whether a place is known to be that of a member: by the replica that was found there, or by what the members keep of each other. Where they keep nothing
+    /// all are.
+    pub(super) fn is_of_member(&self, position: usize, url: Option<&PoolUrl>) -> bool {
+        let state = self.state.lock();
+        let Some(roster) = state.membership.settled(&state.view) else { return true };
+        let is_found = state.view.index(position).is_some_and(|index| roster.member(index).is_some());
+        is_found
+            || roster
+                .counted()
+                .any(|member| url.is_some_and(|url| member.url.parse().is_ok_and(|at: PoolUrl| at == *url)))
     }
 
     /// Whether the members in use are those of an epoch that a quorum knows durably.

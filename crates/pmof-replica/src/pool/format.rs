@@ -119,6 +119,8 @@ pub(super) struct Terms {
     pub(super) durability: Durability,
     pub(super) access: OpenFor,
     pub(super) left_out: LeftOut,
+    /// Replicas that were named; the others were found by what those know.
+    pub(super) named_count: usize,
     pub(super) acknowledge: AckTerms,
     pub(super) was_closed: bool,
     /// The replica that is read first.
@@ -131,7 +133,7 @@ impl Terms {
     pub(super) fn whole(durability: Durability, access: OpenFor, mirror: Option<Arc<dyn Medium>>) -> Self {
         let left_out = LeftOut::new();
         let acknowledge = AckTerms::of_all();
-        Self { durability, access, left_out, acknowledge, was_closed: true, first_read: 0, mirror }
+        Self { durability, access, left_out, named_count: 0, acknowledge, was_closed: true, first_read: 0, mirror }
     }
 }
 
@@ -140,7 +142,7 @@ impl Open {
     fn assemble(replicas: &mut impl Replicas) -> Result<Self, PoolError> {
         let (members, terms) = replicas.members()?;
         let Identity { uuid, size_bytes, user_flags, replica_count } = replicas.identity();
-        let Terms { durability, access, left_out, acknowledge, was_closed, first_read, mirror } = terms;
+        let Terms { durability, access, left_out, named_count, acknowledge, was_closed, first_read, mirror } = terms;
         let facts = Facts {
             uuid,
             size_bytes,
@@ -149,6 +151,7 @@ impl Open {
             attributes: replicas.attributes(),
             made_count: usize::from(replica_count),
             replica_count: members.iter().filter(|member| !member.standing().is_witness()).count(),
+            named_count,
             durability,
             access,
             left_out,

@@ -85,8 +85,10 @@ pub(super) struct Wanted {
 #[derive(Debug)]
 pub(super) struct Opening {
     wanted: Wanted,
-    /// All replicas named, in their order.
+    /// All replicas named, in their order, and those that were found by what these know.
     urls: Vec<Arc<PoolUrl>>,
+    /// How many were named.
+    named_count: usize,
     /// Those that are reached, by their positions.
     sites: Vec<(usize, Site)>,
     /// Those that are done without, by their positions, and why.
@@ -139,8 +141,8 @@ impl Opening {
                 Err(error) => return Err(failed(url, error)),
             }
         }
-        let (unread, is_unsafe) = (Vec::new(), false);
-        Ok(Self { wanted, urls, sites, left_out, unread, is_unsafe, began, peers })
+        let (unread, is_unsafe, named_count) = (Vec::new(), false, urls.len());
+        Ok(Self { wanted, urls, named_count, sites, left_out, unread, is_unsafe, began, peers })
     }
 
     /// Goes on without a replica whose loss may be why.

@@ -318,6 +318,7 @@ fn pool_of(member: PointMember, identity: Identity) -> Pool {
         attributes: None,
         made_count: 1,
         replica_count: 1,
+        named_count: 1,
         durability: Durability::Visible,
         access: OpenFor::Read,
         left_out: Vec::new(),

@@ -87,6 +87,9 @@ pub struct PoolStatus {
     pub last_events: Vec<(Event, Duration)>,
     /// Members that the pool has and that have its data: the replicas that it was made with, unless they were [changed](Pool::add).
     pub made_count: usize,
+    /// Members that a promotion or another [forced](Self::forced) opening went on without, as long as the pool has fewer members for that; 0 once that
+    /// [is known](Pool::clear_forced).
+    pub forgone_count: usize,
     /// Members that must be connected, witnesses among them, when a replica in sync is lost or comes to be in sync: so many have to know of it before a persist is acknowledged. In
     /// between the replicas in sync suffice, also where they are fewer: nobody opens the pool without one of them.
     pub quorum: usize,
@@ -98,9 +101,9 @@ impl PoolStatus {
         self.replicas.iter().filter(|replica| matches!(replica.state, ReplicaState::InSync)).count()
     }
 
-    /// Whether the pool has replicas that lack what was acknowledged.
+    /// Whether the pool has members that lack what was acknowledged, or was forced to go on with fewer than it had.
     pub fn is_degraded(&self) -> bool {
-        self.in_sync_count() < self.made_count
+        self.in_sync_count() < self.made_count || self.forgone_count > 0
     }
 }
 
@@ -168,6 +171,18 @@ impl Pool {
         let spares = self.0.spares(&open, roster.as_ref());
         let forced = roster.as_ref().and_then(|roster| roster.forced);
         let last_events = self.0.events.last(LAST_EVENTS);
-        Ok(PoolStatus { epoch, replicas, witnesses, asynchronous, spares, forced, last_events, made_count, quorum })
+        let forgone_count = open.epochs.as_ref().map_or(0, |epochs| epochs.forgone_count());
+        Ok(PoolStatus {
+            epoch,
+            replicas,
+            witnesses,
+            asynchronous,
+            spares,
+            forced,
+            last_events,
+            made_count,
+            forgone_count,
+            quorum,
+        })
     }
 }

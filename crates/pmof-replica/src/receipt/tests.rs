@@ -15,8 +15,7 @@ fn a_receipt_names_what_each_replica_did_and_why_that_is_believed() {
         of(one, Method::SendAfterWrite, Mechanism::FileSync, Evidence::Probed),
         of(two, Method::NativeFlush, Mechanism::Fence, Evidence::Declared),
     ];
-    let receipt =
-        Receipt { durability: Durability::PowerFailure, replicas, missing: vec![], replica_count: 2, made_count: 2 };
+    let receipt = Receipt { replicas, replica_count: 2, made_count: 2, ..none(Durability::PowerFailure) };
     let (sync, fence) = (Mechanism::FileSync, Mechanism::Fence);
     let of_both = format!(
         "{one} (send-after-write, {sync} by target, {}), {two} (native-flush, {fence} by the target's device, {})",
@@ -26,12 +25,29 @@ fn a_receipt_names_what_each_replica_did_and_why_that_is_believed() {
     assert_eq!(receipt.to_string(), format!("power-failure on 2/2: {of_both}"));
     assert!(!receipt.is_degraded());
     let fewer = Receipt { made_count: 3, ..receipt };
-    assert_eq!(fewer.to_string(), format!("power-failure on 2/2, of 3 that the pool was made with: {of_both}"));
+    assert_eq!(fewer.to_string(), format!("power-failure on 2/2, of 3 that the pool has: {of_both}"));
+    assert!(fewer.is_degraded());
     let three = "tcp://192.0.2.3:7410/orders";
     let missing = vec![Arc::new(ReplicaPlace::Pool(three.parse().expect("a pool's address")))];
-    let degraded = Receipt { missing, replica_count: 3, ..fewer };
+    let degraded = Receipt { missing: missing.clone(), replica_count: 3, ..fewer };
     assert!(degraded.is_degraded());
     assert_eq!(degraded.to_string(), format!("power-failure on 2/3: {of_both}; degraded, without {three}"));
+
+    // A name that is none of the members' says nothing of the pool.
+    let whole = Receipt { missing: vec![], replica_count: 2, made_count: 2, not_members: missing, ..degraded };
+    assert!(!whole.is_degraded());
+    let hint = format!("; named, and no member of the pool (see pmof pool status): {three}");
+    assert_eq!(whole.to_string(), format!("power-failure on 2/2: {of_both}{hint}"));
+    let promoted = Receipt { forgone_count: 2, ..whole };
+    assert!(promoted.is_degraded());
+    let forced = "; degraded, forced to go on with 2 members fewer";
+    assert_eq!(promoted.to_string(), format!("power-failure on 2/2: {of_both}{forced}{hint}"));
+}
+
+/// Of a pool without members.
+fn none(durability: Durability) -> Receipt {
+    let (replicas, missing, not_members) = (Vec::new(), Vec::new(), Vec::new());
+    Receipt { durability, replicas, missing, replica_count: 0, made_count: 0, forgone_count: 0, not_members }
 }
 
 /// What went two ways was flushed twice, by different means.
@@ -62,13 +78,7 @@ fn a_receipt_tells_of_both_flushes_where_they_differ() {
 
 #[test]
 fn a_failure_names_the_replicas_that_failed_and_those_that_did_not() {
-    let receipt = Receipt {
-        durability: Durability::ProcessCrash,
-        replicas: Vec::new(),
-        missing: vec![],
-        replica_count: 1,
-        made_count: 1,
-    };
+    let receipt = Receipt { replica_count: 1, made_count: 1, ..none(Durability::ProcessCrash) };
     let replica = Arc::new(ReplicaPlace::Pool("tcp://192.0.2.1:7410/orders".parse().expect("a pool's address")));
     let failure =
         PersistFailure { receipt, failed: vec![(replica, Arc::new(ReplicaError::Impostor))], is_final: false };
@@ -91,13 +101,8 @@ fn a_failure_names_the_replicas_that_failed_and_those_that_did_not() {
 #[test]
 fn a_failure_without_a_failed_replica_says_why_and_what_to_do() {
     let place = |text: &str| Arc::new(ReplicaPlace::Pool(text.parse().expect("a pool's address")));
-    let receipt = Receipt {
-        durability: Durability::ProcessCrash,
-        replicas: Vec::new(),
-        missing: vec![place("tcp://192.0.2.1:7410/orders"), place("tcp://192.0.2.2:7410/orders")],
-        replica_count: 3,
-        made_count: 3,
-    };
+    let missing = vec![place("tcp://192.0.2.1:7410/orders"), place("tcp://192.0.2.2:7410/orders")];
+    let receipt = Receipt { missing, replica_count: 3, made_count: 3, ..none(Durability::ProcessCrash) };
     let text = PersistFailure { receipt, failed: Vec::new(), is_final: false }.to_string();
     let words = "the writes are process-crash on 0/3, without tcp://192.0.2.1:7410/orders, tcp://192.0.2.2:7410/orders: too few replicas";
     assert!(text.starts_with(words) && text.contains("acknowledge") && text.contains("in sync"), "{text}");

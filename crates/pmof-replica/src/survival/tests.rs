@@ -18,7 +18,16 @@ fn receipt(replicas: &[(Durability, Option<u16>)]) -> Receipt {
     };
     let (replica_count, made_count) = (replicas.len(), replicas.len());
     let replicas = replicas.iter().map(replica).collect();
-    Receipt { durability: Durability::Visible, replicas, missing: Vec::new(), replica_count, made_count }
+    let (missing, not_members, forgone_count) = (Vec::new(), Vec::new(), 0);
+    Receipt {
+        durability: Durability::Visible,
+        replicas,
+        missing,
+        replica_count,
+        made_count,
+        forgone_count,
+        not_members,
+    }
 }
 
 #[test]

@@ -252,7 +252,7 @@ fn a_minority_is_opened_only_when_asked_for() {
     let pool = options(urls(&three[..2])).min_replicas(2).open().unwrap();
     assert_eq!((pool.replica_count(), pool.made_count()), (2, 3));
     let receipt = pool.persist(0, b"new").unwrap();
-    assert!(receipt.to_string().contains("on 2/2, of 3 that the pool was made with: "), "{receipt}");
+    assert!(receipt.to_string().contains("on 2/2, of 3 that the pool has: "), "{receipt}");
     pool.close().unwrap();
 
     // Named, and left out because it cannot be reached; to a reader, because it lacks writes.

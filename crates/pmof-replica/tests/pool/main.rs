@@ -5,6 +5,7 @@ mod budget;
 mod busy;
 mod changes;
 mod contention;
+mod degraded;
 mod domains;
 mod dropped;
 mod epochs;

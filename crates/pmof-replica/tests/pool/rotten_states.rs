@@ -2,7 +2,7 @@
 
 use std::{fs::OpenOptions, os::unix::fs::FileExt as _};
 
-use pmof_control::{ROSTER_BYTES, ROSTER_OFFSET, STATE_BYTES, STATE_OFFSET};
+use pmof_control::{STATE_BYTES, STATE_OFFSET};
 use pmof_replica::Pool;
 
 use crate::support::*;
@@ -14,20 +14,16 @@ enum Slot {
     Older,
 }
 
-/// Flips a bit of a slot in the file of a target's replica of `orders`. `range`: where both slots lie.
-fn flip_in_slot(target: &Target, (offset, len_bytes): (u64, usize), slot: Slot, at: usize) {
+/// Flips a bit of a slot of the state page of a target's replica of `orders`.
+fn flip_in_state(target: &Target, slot: Slot, at: usize) {
     let file = OpenOptions::new().read(true).write(true).open(target.root.path().join("orders")).unwrap();
-    let mut slots = vec![0; len_bytes];
-    file.read_exact_at(&mut slots, offset).unwrap();
-    let sequence = |slot: usize| u64::from_le_bytes(slots[slot * len_bytes / 2 + 8..][..8].try_into().unwrap());
+    let (mut page, slot_bytes) = ([0; STATE_BYTES], STATE_BYTES / 2);
+    file.read_exact_at(&mut page, STATE_OFFSET).unwrap();
+    let sequence = |slot: usize| u64::from_le_bytes(page[slot * slot_bytes + 8..][..8].try_into().unwrap());
     let newest = usize::from(sequence(1) > sequence(0));
     let flipped = if slot == Slot::Newest { newest } else { 1 - newest };
-    let at = flipped * len_bytes / 2 + at;
-    file.write_all_at(&[slots[at] ^ 0x04], offset + at as u64).unwrap();
-}
-
-fn flip_in_state(target: &Target, slot: Slot, at: usize) {
-    flip_in_slot(target, (STATE_OFFSET, STATE_BYTES), slot, at);
+    let at = flipped * slot_bytes + at;
+    file.write_all_at(&[page[at] ^ 0x04], STATE_OFFSET + at as u64).unwrap();
 }
 
 /// The first member is lost, the others go on without it, and their writer dies before it raises another mark.

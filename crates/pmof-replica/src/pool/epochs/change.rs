@@ -36,7 +36,9 @@ impl Epochs {
 
     /// What the members are to keep, and do at these positions. Others are told before they are told of an epoch.
     pub(in crate::pool) fn keep_roster(&self, roster: Roster, kept: Positions) {
-        self.state.lock().membership.keep(roster, kept);
+        let mut state = self.state.lock();
+        state.membership.keep(roster, kept);
+        self.note_counts(&state);
     }
 
     /// Has all that are connected keep the roster.
@@ -84,7 +86,9 @@ impl Epochs {
         if !self.settle_last(&mut state) {
             return Changed::Undecided;
         }
-        state.note(Roster::cleared)
+        let changed = state.note(Roster::cleared);
+        self.note_counts(&state);
+        changed
     }
 
     /// Has an asynchronous member know durably of the epoch in force, which it is behind and which this returns, and of the pool's members. `None`: it did not take

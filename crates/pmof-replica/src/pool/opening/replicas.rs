@@ -126,6 +126,21 @@ impl NativeReplicas {
         known.filter(|(_, index)| electorate.is_leaving(*index)).collect()
     }
 
+    /// Tells of names that lead to no member, and of members that were found by what the others know.
+    fn hint_at_names(&self, open: &Open) {
+        let not_members = open.receipt_of(Vec::new()).0.not_members;
+        if not_members.is_empty() {
+            return;
+        }
+        let found = open.in_use().filter_map(|member| member.standing().place.url().map(ToString::to_string));
+        let named = &self.opening.urls[..self.opening.named_count];
+        let not_named: Vec<_> = found.filter(|url| named.iter().all(|named| named.to_string() != *url)).collect();
+        let members = if not_named.is_empty() { String::new() } else { format!("; name {}", not_named.join(", ")) };
+        for place in not_members {
+            log::warn!("{place:#} was named and is no member of the pool{members}");
+        }
+    }
+
     fn is_written_again(&self) -> bool {
         matches!(self.origin, Origin::Found { access: OpenFor::Write, .. })
     }
@@ -155,7 +170,8 @@ impl Replicas for NativeReplicas {
         number_domains(&members);
         let (left_out, acknowledge) = (opening.told_left_out(), opening.terms());
         let whole = Terms::whole(opening.wanted.require, access, mirror);
-        Ok((members, Terms { left_out, acknowledge, was_closed, first_read, ..whole }))
+        let named_count = opening.named_count;
+        Ok((members, Terms { left_out, named_count, acknowledge, was_closed, first_read, ..whole }))
     }
 
     fn identity(&self) -> Identity {
@@ -210,6 +226,7 @@ impl Replicas for NativeReplicas {
                     open.let_member_go(position, index);
                 }
                 open.fill_mirror()?;
+                self.hint_at_names(open);
                 if let Some(forced) = self.roster.as_ref().and_then(|(roster, _)| roster.forced) {
                     log::warn!("{}", Event::Forced { forced });
                 }
