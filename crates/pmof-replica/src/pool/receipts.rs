@@ -22,7 +22,8 @@ impl Open {
         let others = made_count.saturating_sub(replicas.len() + missing.len()).min(unknown.len());
         missing.extend(unknown.drain(..others));
         missing.sort_unstable_by_key(|(position, _)| *position);
-        let not_members = self.not_members(unknown.iter().map(|(position, _)| *position));
+        let surplus: Vec<_> = unknown.iter().map(|(position, _)| *position).collect();
+        let not_members = self.not_members(&surplus);
         let place = |member: &dyn Member| Arc::clone(&member.standing().place);
         let missing: Vec<_> = missing.into_iter().map(|(_, member)| place(&**member)).collect();
         let replica_count = replicas.len() + missing.len();
@@ -39,11 +40,11 @@ impl Open {
     }
 
     /// The replicas that the program has named and that are no members: those at these positions, and those that have said so.
-    fn not_members(&self, surplus: impl Iterator<Item = usize> + Clone) -> Vec<Arc<ReplicaPlace>> {
+    fn not_members(&self, surplus: &[usize]) -> Vec<Arc<ReplicaPlace>> {
         let named = self.members.iter().take(self.facts.named_count).enumerate();
         let is_none = |(position, member): &(usize, &Arc<dyn Member>)| {
             let has_said_so = member.standing().failure().is_some_and(|why| why.is_of_no_member());
-            has_said_so || surplus.clone().any(|other| other == *position)
+            has_said_so || surplus.contains(position)
         };
         named.filter(is_none).map(|(_, member)| Arc::clone(&member.standing().place)).collect()
     }

@@ -109,10 +109,10 @@ fn a_mark_grows_and_outlives_epochs_and_closes() {
 /// A slot of the state page, or of the roster, changed behind the target's back.
 fn damage(store: &PoolStore, slot_bytes: usize, (offset, slot): (u64, usize)) {
     let path = store.root().join("orders");
-    let file = std::fs::OpenOptions::new().read(true).write(true).open(path).expect("the file");
+    let file = File::options().read(true).write(true).open(path).expect("the file");
     let (at, mut byte) = (offset + (slot * slot_bytes) as u64 + 20, [0]);
-    std::os::unix::fs::FileExt::read_exact_at(&file, &mut byte, at).expect("a read");
-    std::os::unix::fs::FileExt::write_all_at(&file, &[byte[0] ^ 1], at).expect("a write");
+    file.read_exact_at(&mut byte, at).expect("a read");
+    file.write_all_at(&[byte[0] ^ 1], at).expect("a write");
 }
 
 /// Each change: a state that is answered for is in both slots.
