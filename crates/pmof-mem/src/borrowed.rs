@@ -169,7 +169,7 @@ fn judge_areas(system: &System, areas: &[Area]) -> Option<(OwnedFd, Judgement)> 
         Some(directory) => judge_devdax(system, &directory),
         // A file without a name is lost with the process, like anonymous memory.
         None if stat.st_nlink == 0 => return None,
-        None => judge_file(system, fd.as_fd(), areas.iter().all(|area| area.is_sync)).ok()?,
+        None => judge_file(system, &first.path, fd.as_fd(), areas.iter().all(|area| area.is_sync)).ok()?,
     };
     Some((fd, judgement))
 }

@@ -9,6 +9,8 @@ use std::{
 const FS_IOC_FIEMAP: libc::Ioctl = 0xc020_660b;
 /// The last extent of the file.
 const LAST: u32 = 1;
+/// The extent has no bytes on the device yet: its place is not known, or its blocks are marked as unwritten.
+const UNWRITTEN: u32 = 0x2 | 0x4 | 0x800;
 /// The place of the extent is not known yet, or is none on the device.
 const NO_PLACE: u32 = 0x2 | 0x4 | 0x8 | 0x200;
 
@@ -52,6 +54,18 @@ struct Fiemap {
 
 /// All extents of `file` that have a place on a device. File systems in memory have no answer, which is an error.
 pub(crate) fn extents(file: BorrowedFd<'_>) -> io::Result<Vec<Extent>> {
+    let placed = raw_extents(file)?.into_iter().filter(|extent| extent.flags & NO_PLACE == 0);
+    let extent = |RawExtent { logical, physical, length, .. }| Extent { logical, physical, len_bytes: length };
+    Ok(placed.map(extent).collect())
+}
+
+/// Whether the device has been written to for the byte at `offset`, as far as the file system's own records tell.
+pub(crate) fn is_written(file: BorrowedFd<'_>, offset: u64) -> io::Result<bool> {
+    let has = |extent: &RawExtent| extent.logical <= offset && offset - extent.logical < extent.length;
+    Ok(raw_extents(file)?.iter().any(|extent| has(extent) && extent.flags & UNWRITTEN == 0))
+}
+
+fn raw_extents(file: BorrowedFd<'_>) -> io::Result<Vec<RawExtent>> {
     let mut found = Vec::new();
     let mut start = 0;
     loop {
@@ -70,10 +84,7 @@ pub(crate) fn extents(file: BorrowedFd<'_>) -> io::Result<Vec<Extent>> {
             return Err(io::Error::last_os_error());
         }
         let filled = &request.extents[..(request.mapped_extents as usize).min(ROOM)];
-        for extent in filled.iter().filter(|extent| extent.flags & NO_PLACE == 0) {
-            let RawExtent { logical, physical, length, .. } = *extent;
-            found.push(Extent { logical, physical, len_bytes: length });
-        }
+        found.extend_from_slice(filled);
         match filled.last() {
             Some(last) if last.flags & LAST == 0 && last.logical + last.length > start => {
                 start = last.logical + last.length;

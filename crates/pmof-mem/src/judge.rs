@@ -11,11 +11,12 @@ use std::{
 
 use crate::{
     Durability, Evidence, Mechanism, MediumKind, PersistenceDomain, Promise, RegionPower, RegionProbe, System,
-    answers::Found,
+    answers::{Answers, Found},
     members::{BtrfsId, Members, btrfs_id, btrfs_members, ext_members, xfs_members},
     mounts::{FileSystemClass, Mount},
     overlay::upper_file,
     stack::{Backing, Stack, block_stack},
+    sync_calls::{self, Unflushed},
     sysfs::{attribute, parse_number, region_above},
 };
 
@@ -97,6 +98,8 @@ pub(crate) struct Judgement {
     pub(crate) evidence: Vec<String>,
     /// The nd regions below.
     pub(crate) regions: Vec<RegionProbe>,
+    /// What is in doubt is whether the calls that flush files reach the kernel.
+    pub(crate) is_filtered: bool,
 }
 
 impl Judgement {
@@ -107,6 +110,7 @@ impl Judgement {
             power: Power::Never { why: "anonymous memory dies with its process".into() },
             evidence: vec!["the memory belongs to no file".into()],
             regions: Vec::new(),
+            is_filtered: false,
         }
     }
 
@@ -126,6 +130,7 @@ impl Judgement {
                 whole.file_system = format!("{}+{}", whole.file_system, part.file_system);
             }
             whole.power = whole.power.clone().and(power);
+            whole.is_filtered |= part.is_filtered;
             let new = part.regions.iter().filter(|region| !whole.regions.contains(region)).cloned().collect::<Vec<_>>();
             whole.regions.extend(new);
         }
@@ -150,7 +155,11 @@ impl Judgement {
 
     /// What keeps this medium from `PowerFailure`, and what would give it; `None` if nothing does.
     pub(crate) fn mend(&self) -> Option<String> {
-        let better = "keep it in a file on a local disk or on persistent memory";
+        let better = if self.is_filtered {
+            "run this where no filter answers fsync, fdatasync and msync"
+        } else {
+            "keep it in a file on a local disk or on persistent memory"
+        };
         match &self.power {
             Power::Probed(_) => None,
             Power::Undecided { why, .. } => Some(format!(
@@ -159,18 +168,36 @@ impl Judgement {
             Power::Never { why } => Some(format!("{why}; {better}")),
         }
     }
+
+    /// The same, where what is promised rests on calls that flush files: in doubt where they were `checked` and are not believed.
+    fn with_syncs(mut self, system: &System, check: impl FnOnce() -> Result<Option<String>, Unflushed>) -> Self {
+        // Of another machine only its files are here.
+        if let (Power::Probed(mechanism), Answers::Devices) = (&self.power, &system.answers) {
+            match check() {
+                Ok(evidence) => self.evidence.extend(evidence),
+                Err(Unflushed { why }) => {
+                    self.power = undecided(*mechanism, why);
+                    self.is_filtered = true;
+                }
+            }
+        }
+        self
+    }
 }
 
-/// Judges an open regular file; `map_sync`: the kernel granted `MAP_SYNC` on it.
-pub(crate) fn judge_file(system: &System, file: BorrowedFd<'_>, map_sync: bool) -> io::Result<Judgement> {
-    Ok(judge_facts(system, &Facts::of(system, file)?, MapSync::Asked(map_sync)))
+/// Judges an open regular file, which is at `path`; `map_sync`: the kernel granted `MAP_SYNC` on it.
+///
+/// Files on DAX need fsync too: what the file system knows of them and their names are flushed by it.
+pub(crate) fn judge_file(system: &System, path: &Path, file: BorrowedFd<'_>, map_sync: bool) -> io::Result<Judgement> {
+    let judgement = judge_facts(system, &Facts::of(system, file)?, MapSync::Asked(map_sync));
+    Ok(judgement.with_syncs(system, || sync_calls::check_for(file, path)))
 }
 
 /// Judges what files of a mounted file system would promise, without opening one.
 pub(crate) fn judge_mount(system: &System, mount: &Mount) -> Judgement {
     let facts = Facts::of_mount(mount);
     let foretold = foretells_map_sync(system, &facts);
-    judge_facts(system, &facts, MapSync::Foretold(foretold))
+    judge_facts(system, &facts, MapSync::Foretold(foretold)).with_syncs(system, || sync_calls::check().map(|()| None))
 }
 
 /// Judges the devdax device whose sysfs directory this is.
@@ -185,7 +212,7 @@ pub(crate) fn judge_devdax(system: &System, directory: &Path) -> Judgement {
         None => undecided(Mechanism::CacheLineWriteBack, "the device lies in no nd region".into()),
     };
     let regions = region.into_iter().collect();
-    Judgement { kind: MediumKind::DevDax, file_system: "none".into(), power, evidence, regions }
+    Judgement { kind: MediumKind::DevDax, file_system: "none".into(), power, evidence, regions, is_filtered: false }
 }
 
 /// Whether the kernel grants `MAP_SYNC`.
@@ -328,7 +355,7 @@ fn judge_facts(system: &System, facts: &Facts, map_sync: MapSync) -> Judgement {
         Backing::Region { region, .. } => Some(region),
         _ => None,
     });
-    Judgement { kind, file_system, power, evidence, regions: regions.collect() }
+    Judgement { kind, file_system, power, evidence, regions: regions.collect(), is_filtered: false }
 }
 
 fn undecided(mechanism: Mechanism, why: String) -> Power {

@@ -43,6 +43,7 @@ pub mod shadow;
 mod socket;
 mod stack;
 mod survey;
+mod sync_calls;
 mod sysfs;
 mod system;
 

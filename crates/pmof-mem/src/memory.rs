@@ -250,7 +250,7 @@ impl Memory {
                 Err(error) if refuses_map_sync(&error) => (map(false).map_err(failed)?, false),
                 Err(error) => return Err(failed(error)),
             };
-            let judgement = judge_file(system, fd.as_fd(), map_sync);
+            let judgement = judge_file(system, path, fd.as_fd(), map_sync);
             (mapping, judgement.map_err(|error| io_error("statfs", path, "", error))?)
         };
         Ok(Self::assemble(path.into(), Some(fd), mapping, judgement, declaration))

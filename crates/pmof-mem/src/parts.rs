@@ -225,7 +225,8 @@ fn map_part(
         Some(directory) => Ok(judge_devdax(system, directory)),
         // One without a name dies with the process, as anonymous memory does.
         None if !is_named => Ok(Judgement::anonymous()),
-        None => judge_file(system, part.file.as_fd(), sync).map_err(|error| io_error("statfs", &part.path, "", error)),
+        None => judge_file(system, &part.path, part.file.as_fd(), sync)
+            .map_err(|error| io_error("statfs", &part.path, "", error)),
     }
 }
 

@@ -147,7 +147,7 @@ fn probe_file(system: &System, path: &Path, file: BorrowedFd<'_>) -> Result<Judg
         }
         Err(error) => return Err(failed(error)),
     };
-    judge_file(system, file, map_sync).map_err(|source| io_error("statfs", path, "", source))
+    judge_file(system, path, file, map_sync).map_err(|source| io_error("statfs", path, "", source))
 }
 
 #[cfg(target_arch = "x86_64")]

@@ -89,9 +89,9 @@ impl Notice {
         let [first, second, third, fourth, ..] = self.0.data.args;
         let here = u64::from_le_bytes(i64::from(libc::AT_FDCWD).to_le_bytes());
         Some(match i64::from(self.0.data.nr) {
-            libc::SYS_fsync => Call::Fsync(self.path_of(first)?),
-            libc::SYS_fdatasync => Call::Fdatasync(self.path_of(first)?),
-            libc::SYS_msync => Call::Msync(self.mapped_at(first)?),
+            libc::SYS_fsync => Call::Fsync(named(self.path_of(first)?)?),
+            libc::SYS_fdatasync => Call::Fdatasync(named(self.path_of(first)?)?),
+            libc::SYS_msync => Call::Msync(named(self.mapped_at(first)?)?),
             libc::SYS_sync | libc::SYS_syncfs => Call::SyncAll,
             libc::SYS_renameat | libc::SYS_renameat2 => {
                 Call::Rename(self.name_at(first, second)?, self.name_at(third, fourth)?)
@@ -145,4 +145,12 @@ impl Notice {
         bytes.truncate(end);
         Some(bytes)
     }
+}
+
+/// The path, unless it is that of a file that never had a name (`O_TMPFILE`): the kernel calls it `#`, its inode, and ` (deleted)`.
+fn named(path: PathBuf) -> Option<PathBuf> {
+    let name = path.file_name().unwrap_or_default().as_bytes();
+    let inode = name.strip_prefix(b"#").and_then(|rest| rest.strip_suffix(b" (deleted)"));
+    let never_had_one = inode.is_some_and(|inode| inode.iter().all(u8::is_ascii_digit));
+    (!never_had_one).then_some(path)
 }

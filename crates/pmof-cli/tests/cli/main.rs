@@ -7,6 +7,7 @@ mod backups;
 mod changed;
 mod copies;
 mod fabric;
+mod filtered;
 mod foreign;
 mod hungry;
 mod interrupted;

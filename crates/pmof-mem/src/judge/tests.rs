@@ -401,7 +401,7 @@ fn lower_levels_and_anonymous_memory() {
 #[test]
 fn the_real_tmpfs_is_judged() {
     let file = tempfile::tempfile_in("/dev/shm").unwrap();
-    let judgement = judge_file(&System::real(), file.as_fd(), false).unwrap();
+    let judgement = judge_file(&System::real(), Path::new("/dev/shm/pmof"), file.as_fd(), false).unwrap();
     assert_eq!((judgement.kind, judgement.file_system.as_str()), (MediumKind::Tmpfs, "tmpfs"));
     assert!(matches!(judgement.power, Power::Undecided { mechanism: Mechanism::Store, .. }));
 }

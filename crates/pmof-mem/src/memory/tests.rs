@@ -50,6 +50,7 @@ pub(super) fn as_if_dax(kind: MediumKind, mechanism: Mechanism) -> Memory {
         power: Power::Probed(mechanism),
         evidence: vec!["made up by a test".into()],
         regions: Vec::new(),
+        is_filtered: false,
     };
     Memory::assemble("(test)".into(), None, Mapping::anonymous(1 << 16).unwrap(), judgement, None)
 }

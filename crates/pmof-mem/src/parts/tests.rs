@@ -185,6 +185,7 @@ fn judgements_are_joined_to_the_weakest() {
         power,
         evidence: vec!["made up".into()],
         regions: Vec::new(),
+        is_filtered: false,
     };
     let lines = || Power::Probed(Mechanism::CacheLineWriteBack);
     let undecided = |mechanism| Power::Undecided { mechanism, why: "?".into() };

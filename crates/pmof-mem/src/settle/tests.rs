@@ -222,6 +222,7 @@ fn as_if(kind: MediumKind, mechanism: Mechanism, path: &Path, is_writable: bool)
         power: Power::Probed(mechanism),
         evidence: vec!["made up by a test".into()],
         regions: Vec::new(),
+        is_filtered: false,
     };
     Memory::assemble(path.into(), Some(file.into()), mapping, judgement, None)
 }
