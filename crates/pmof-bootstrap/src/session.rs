@@ -391,9 +391,23 @@ fn can_open(transport: Transport) -> bool {
     opened.is_ok()
 }
 
+/// What undoes a user's configuration that keeps ssh from running the command with this side's input and output: a command, session, fork or
+/// null input of its own, and a local command, which would share the input. The first value of an option is the one that counts.
+///
+/// Clients that are older than an option (`RemoteCommand` came with OpenSSH 7.6, `SessionType`, `StdinNull` and `ForkAfterAuthentication` with 8.7)
+/// pass it over. `IgnoreUnknown` has to come before, and takes the place of the user's own, so it has to let pass what that does.
+const UNDONE: [&str; 6] = [
+    "-oIgnoreUnknown=*",
+    "-oRemoteCommand=none",
+    "-oSessionType=default",
+    "-oStdinNull=no",
+    "-oForkAfterAuthentication=no",
+    "-oPermitLocalCommand=no",
+];
+
 fn command(host: &SshHost, options: &SshOptions) -> Command {
     let mut command = Command::new(&options.program);
-    command.args(["-T", "-oBatchMode=yes"]).args(&options.arguments);
+    command.args(["-T", "-oBatchMode=yes"]).args(UNDONE).args(&options.arguments);
     if let Some(port) = host.port {
         command.arg("-p").arg(port.to_string());
     }
