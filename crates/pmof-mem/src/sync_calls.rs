@@ -189,7 +189,7 @@ fn see_once(directory: &Path, device: u64) -> Result<Option<Call>, String> {
 /// A file of holes. One without a name, but on overlayfs, which may have none.
 fn file_to_try(directory: &Path, len_bytes: u64) -> Result<(OwnedFd, Option<crate::file::Unfinished>), String> {
     let failed = |error: crate::MemError| crate::causes(&error).to_string();
-    let is_overlay = rustix::fs::statfs(directory).is_ok_and(|stat| stat.f_type as u64 == OVERLAY_MAGIC);
+    let is_overlay = rustix::fs::statfs(directory).is_ok_and(|stat| stat.f_type.unsigned_abs() == OVERLAY_MAGIC);
     if is_overlay {
         let (file, unfinished) = named_file(directory, len_bytes).map_err(failed)?;
         return Ok((file, Some(unfinished)));
