@@ -32,6 +32,7 @@ use crate::{
     on::On,
     private_data::PrivateData,
     queue::{Channel, Cq},
+    settings::settings,
     shared::Srq,
     verbs,
 };
@@ -355,6 +356,7 @@ impl AccessConnReq {
                     .receive_queue(queues.receive_queue.clone())
                     .shared_receives(queues.shared_receives.clone())
                     .receive_limit(self.wants.rq_size)
+                    .trust_host(settings().trusts_host)
                     .timeout(self.wants.timeout.max(REACH_MIN));
                 self.peer.peer.start_connect(address, &queues.queue, &options)?.without_waiting()
             }

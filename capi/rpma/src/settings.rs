@@ -20,6 +20,8 @@ pub(crate) struct Settings {
     pub(crate) is_strict: bool,
     /// `PMOF_TRUST_NETWORK=1`: listen over TCP on addresses that other machines can reach, although clients are not authenticated.
     pub(crate) trusts_network: bool,
+    /// `PMOF_TRUST_HOST=1`: over TCP connect to whoever listens on a loopback address, not only to this user's processes and root's.
+    pub(crate) trusts_host: bool,
 }
 
 /// The wire protocol between RDMA devices. Both ends must use the same.
@@ -60,6 +62,7 @@ pub(crate) fn settings() -> &'static Settings {
         }),
         is_strict: is_set("PMOF_STRICT"),
         trusts_network: is_set("PMOF_TRUST_NETWORK"),
+        trusts_host: is_set("PMOF_TRUST_HOST"),
     })
 }
 

@@ -2,7 +2,7 @@
 
 use std::{
     fmt, io,
-    net::{SocketAddr, ToSocketAddrs},
+    net::{IpAddr, SocketAddr, ToSocketAddrs},
     path::{Path, PathBuf},
     str::FromStr,
 };
@@ -265,11 +265,19 @@ impl Address {
         match &self.place {
             Place::Path(path) => Ok(vec![Location::Path(path.clone())]),
             Place::Host { host, port } => {
-                let found: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.map(Location::Ip).collect();
+                let found: Vec<_> = (host.as_str(), *port).to_socket_addrs()?.map(without_mapping).collect();
                 if found.is_empty() { Err(io::ErrorKind::NotFound.into()) } else { Ok(found) }
             }
         }
     }
+}
+
+/// An address of IPv4 within IPv6 means one of IPv4, which is what goes over the wire.
+fn without_mapping(address: SocketAddr) -> Location {
+    Location::Ip(match address.ip().to_canonical() {
+        IpAddr::V4(ip) => SocketAddr::new(ip.into(), address.port()),
+        IpAddr::V6(_) => address,
+    })
 }
 
 impl FromStr for Address {

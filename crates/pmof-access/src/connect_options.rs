@@ -36,6 +36,9 @@ pub struct ConnectOptions {
     pub receive_queue: Option<CompletionQueue>,
     /// Where messages find their receives, if the connection has none of its own.
     pub shared_receives: Option<SharedReceives>,
+    /// Take a target of any user of this machine. Otherwise, over shared memory, and on a loopback address over TCP, libfabric and RDS, only a process of this user or of root
+    /// is one: everybody may listen on a port that is free. Not needed where the target proves who it is, as those that ssh starts do.
+    pub trust_host: bool,
     /// Receives that may be posted and wait for a message, where they are the connection's own: 1 to
     /// [`limits::RECEIVE_QUEUE_LIMIT`].
     pub receive_limit: usize,
@@ -53,6 +56,7 @@ impl Default for ConnectOptions {
             append_to: None,
             receive_queue: None,
             shared_receives: None,
+            trust_host: false,
             receive_limit: limits::RECEIVE_QUEUE_LIMIT,
         }
     }
@@ -68,5 +72,6 @@ pmof_mem::setters!(ConnectOptions {
     append_to: impl Into<Option<RemoteRegion>>,
     receive_queue: impl Into<Option<CompletionQueue>>,
     shared_receives: impl Into<Option<SharedReceives>>,
+    trust_host: bool,
     receive_limit: usize,
 });

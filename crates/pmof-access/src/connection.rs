@@ -10,18 +10,18 @@ use std::{
 };
 
 use parking_lot::MutexGuard;
-use pmof_mem::{Durability, Promise, causes};
+use pmof_mem::{Durability, Promise};
 use pmof_proto::{Access, ConnectionError, DescriptorError, Event, PostError, Refusal, Signal, Ticket};
 
 use crate::{
     CompletionQueue, ConnectError, ConnectionId, Location, Method, PeerProcess, RegionPart, RegionSlice, RemoteRegion,
-    ResolveError, RingRefusal, SetupError, ShortDescriptor, Traffic,
+    ResolveError, SetupError, ShortDescriptor, Traffic,
+    error::unmade,
     link::{Link, LinkCore},
     progress::{ReadyFlag, ReadySignal},
     region::resolve,
     request::{Data, Request, Verb},
     short::{answer_slice, read_answer},
-    spoken::OtherTransport,
     wire::Submission,
 };
 
@@ -453,15 +453,7 @@ impl Connection {
                 ConnectError::Refused { address, refusal, private_data }
             }
             why => match &self.link.lock().wire_error {
-                Some(error) => match (ring_refusal(error), other_transport(error)) {
-                    (Some(refusal), _) => ConnectError::RingRefused { address, refusal },
-                    (None, Some(OtherTransport { theirs, ours, .. })) => {
-                        ConnectError::OtherTransport { address, theirs, ours }
-                    }
-                    (None, None) => {
-                        ConnectError::Unreachable { address, why: causes(&error).to_string(), kind: error.kind() }
-                    }
-                },
+                Some(error) => unmade(address, error),
                 None => ConnectError::Ended { address, why },
             },
         }
@@ -778,12 +770,4 @@ impl Drop for Batch<'_> {
 fn check_atomic(region: &RemoteRegion, right: Access, name: &'static str, offset: u64) -> Result<(), PostError> {
     region.check(right, name, offset, 8)?;
     if offset % 8 == 0 { Ok(()) } else { Err(PostError::Misaligned { offset }) }
-}
-
-fn other_transport(error: &io::Error) -> Option<OtherTransport> {
-    error.get_ref()?.downcast_ref::<OtherTransport>().copied()
-}
-
-fn ring_refusal(error: &io::Error) -> Option<RingRefusal> {
-    error.get_ref()?.downcast_ref::<RingRefusal>().copied()
 }

@@ -7,7 +7,8 @@ use pmof_proto::{ConnectionError, Refusal};
 
 use crate::{
     address::{Location, Transport},
-    spoken,
+    local_user::NotTrusted,
+    spoken::{self, OtherTransport},
 };
 
 /// Why a peer, queue or listener could not be made.
@@ -76,6 +77,11 @@ pub enum SetupError {
     },
 }
 
+/// Each error with its causes: none of them is the source of the whole.
+fn tried(errors: &[ConnectError]) -> String {
+    errors.iter().map(|error| causes(error).to_string()).collect::<Vec<_>>().join("; ")
+}
+
 /// Why a connection was not made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -107,6 +113,24 @@ pub enum ConnectError {
         theirs: Transport,
         /// That of the address that was given.
         ours: Transport,
+    },
+    /// On a loopback address, a process of another user answers, or the kernel does not say whose it is.
+    #[error("{address} is not trusted: {why}; --trust-host (`ConnectOptions::trust_host`) takes whoever listens there")]
+    NotTrusted {
+        /// The address.
+        address: String,
+        /// Whose process answers; `None` where the kernel does not say.
+        user: Option<u32>,
+        /// The same in words.
+        why: String,
+    },
+    /// None of the addresses that a name stands for was reached.
+    #[error("no address of {host} was reached: {}", tried(errors))]
+    NoneReached {
+        /// The name.
+        host: String,
+        /// What became of each, in the order in which they were tried.
+        errors: Vec<ConnectError>,
     },
     /// No answer in time.
     #[error(
@@ -258,7 +282,26 @@ pub(crate) fn system(call: &'static str) -> impl FnOnce(rustix::io::Errno) -> Se
 }
 
 pub(crate) fn unreachable(address: &Location, error: &io::Error) -> ConnectError {
-    ConnectError::Unreachable { address: address.to_string(), why: causes(&error).to_string(), kind: error.kind() }
+    unmade(address.to_string(), error)
+}
+
+/// The error of a connection that its wire ended before it was established.
+pub(crate) fn unmade(address: String, error: &io::Error) -> ConnectError {
+    if let Some(refusal) = inner::<RingRefusal>(error) {
+        ConnectError::RingRefused { address, refusal: *refusal }
+    } else if let Some(OtherTransport { theirs, ours, .. }) = inner(error) {
+        ConnectError::OtherTransport { address, theirs: *theirs, ours: *ours }
+    } else if let Some(why) = inner::<NotTrusted>(error) {
+        let user = if let NotTrusted::OtherUser(user) = why { Some(*user) } else { None };
+        ConnectError::NotTrusted { address, user, why: why.to_string() }
+    } else {
+        ConnectError::Unreachable { address, why: causes(&error).to_string(), kind: error.kind() }
+    }
+}
+
+/// What a layer below said, if it is of that kind.
+fn inner<E: std::error::Error + 'static>(error: &io::Error) -> Option<&E> {
+    error.get_ref()?.downcast_ref()
 }
 
 #[cfg(test)]

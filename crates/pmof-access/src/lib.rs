@@ -74,6 +74,7 @@
 )]
 
 mod address;
+mod attempts;
 mod clock;
 mod completion;
 mod connect_options;
@@ -85,6 +86,8 @@ mod error;
 mod fabric;
 mod link;
 mod listener;
+#[doc(hidden)]
+pub mod local_user;
 mod logging;
 #[cfg(any(feature = "fabric", feature = "rds"))]
 mod messages;

@@ -294,7 +294,11 @@ impl Drop for ConnectionRequest {
 
 /// Refuses addresses that other machines reach, unless that is wanted.
 pub(crate) fn check_reach(address: SocketAddr, options: ListenOptions) -> Result<(), SetupError> {
-    if address.ip().is_loopback() || options.trust_network { Ok(()) } else { Err(SetupError::NotLoopback { address }) }
+    if address.ip().to_canonical().is_loopback() || options.trust_network {
+        Ok(())
+    } else {
+        Err(SetupError::NotLoopback { address })
+    }
 }
 
 pub(crate) fn check_private_data(private_data: &[u8], limit_bytes: usize) -> Result<(), ConnectError> {

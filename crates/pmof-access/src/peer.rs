@@ -14,6 +14,7 @@ use pmof_proto::{Access, Endpoint, RegionTable, Scope, limits};
 use crate::{
     Address, CompletionQueue, ConnectError, ConnectOptions, Connection, DeviceChoice, ListenOptions, Listener,
     Location, QueueOptions, Region, RegisterError, SetupError, SharedReceives, Transport, VerbsOptions,
+    attempts::Attempts,
     driver::next_link_id,
     link::{Link, LinkList},
     listener::{check_private_data, check_reach},
@@ -251,7 +252,8 @@ impl Peer {
     }
 
     /// Connects to a target and waits until the connection is established, at most the options' timeout for all addresses of
-    /// the host together.
+    /// the host together. Where a name has several, each attempt begins a quarter of a second after the one before, or when that has failed, and
+    /// the first that is established is taken (RFC 8305).
     pub fn connect(
         &self,
         to: &Address,
@@ -259,17 +261,8 @@ impl Peer {
         options: &ConnectOptions,
     ) -> Result<Connection, ConnectError> {
         let resolve = |source| ConnectError::Resolve { host: to.place.host(), source };
-        let mut last = Err(resolve(io::ErrorKind::NotFound.into()));
-        let deadline = queue.shared.driver.now().saturating_add(options.timeout);
-        for address in to.resolve().map_err(resolve)? {
-            let timeout = deadline.saturating_sub(queue.shared.driver.now());
-            let options = ConnectOptions { timeout, ..options.clone() };
-            last = self.start_connect(address, queue, &options).and_then(PendingConnection::finish);
-            if last.is_ok() {
-                break;
-            }
-        }
-        last
+        let found = to.resolve().map_err(resolve)?;
+        Attempts::new(self, queue, options).first_of(&to.place.host(), found)
     }
 
     /// Starts to connect without waiting. An address that cannot be reached is no error here: that is how the connection ends.
@@ -329,14 +322,23 @@ pub struct PendingConnection {
 }
 
 impl PendingConnection {
+    /// What has become of it within some time; `None`: it is under way.
+    pub(crate) fn poll(&self, timeout: Duration) -> Option<Result<(), ConnectError>> {
+        let outcome = self.connection.wait_established(timeout)?;
+        Some(outcome.map_err(|why| self.connection.why_not_established(why)))
+    }
+
+    /// The error for one that was given up.
+    pub(crate) fn timed_out(&self, after: Duration) -> ConnectError {
+        let address = self.connection.requested_address();
+        ConnectError::TimedOut { address, timeout_ms: after.as_millis() as u64 }
+    }
+
     /// Waits for the handshake's end, at most the timeout that was given when connecting.
     pub fn finish(self) -> Result<Connection, ConnectError> {
         match self.connection.wait_established(self.timeout) {
             Some(Ok(())) => Ok(self.connection),
-            None => {
-                let address = self.connection.requested_address();
-                Err(ConnectError::TimedOut { address, timeout_ms: self.timeout.as_millis() as u64 })
-            }
+            None => Err(self.timed_out(self.timeout)),
             Some(Err(why)) => Err(self.connection.why_not_established(why)),
         }
     }

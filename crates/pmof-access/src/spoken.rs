@@ -125,6 +125,15 @@ pub(crate) fn listen_to(socket: &Uninherited, ours: Transport, is_initiator: boo
     Err(OtherTransport { theirs, ours, is_initiator }.into())
 }
 
+/// Whether what the other side says first over TCP is a welcome that refuses the connection. It is left to be read.
+pub(crate) fn refuses(socket: &Uninherited) -> bool {
+    /// The byte is zero where the connection was accepted.
+    const REFUSAL_AT: usize = 2;
+    let mut bytes = [0; WELCOME.len()];
+    let heard = recv(socket, &mut bytes, RecvFlags::PEEK | RecvFlags::DONTWAIT);
+    heard.is_ok_and(|(len, _)| len == WELCOME.len() && bytes[0] == WELCOME[0] && bytes[REFUSAL_AT] != 0)
+}
+
 /// Says the magic that this side's greeting begins with, before it is its turn. True: it is said.
 #[cfg(any(feature = "fabric", feature = "rds"))]
 pub(crate) fn announce(socket: &Uninherited, magic: [u8; 4]) -> io::Result<bool> {

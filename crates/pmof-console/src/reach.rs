@@ -16,12 +16,15 @@ pub struct ConnectArgs {
     /// Time for a target to answer, and for ssh to log in and start one [default: 5s, through ssh 30s]
     #[arg(long, value_name = "TIME", global = true, value_parser = words::times(Duration::from_millis(1)..=Duration::from_secs(86_400)))]
     connect_timeout: Option<Duration>,
+    /// Take a target of any user of this machine on a loopback address, not only one of your own or of root
+    #[arg(long, global = true)]
+    trust_host: bool,
 }
 
 impl ConnectArgs {
     /// Of pools of targets.
     pub fn pools(self) -> PoolOptions {
-        let options = Pool::options().ssh(self.ssh());
+        let options = Pool::options().ssh(self.ssh()).trust_host(self.trust_host);
         match self.timeout() {
             Some(timeout) => options.connect_timeout(timeout),
             None => options,
@@ -30,7 +33,7 @@ impl ConnectArgs {
 
     /// Of replicas of pool sets, each for itself.
     pub fn remotes(self) -> TargetOptions {
-        let options = TargetOptions::default().ssh(self.ssh());
+        let options = TargetOptions::default().ssh(self.ssh()).trust_host(self.trust_host);
         match self.timeout() {
             Some(timeout) => options.connect_timeout(timeout),
             None => options,

@@ -26,6 +26,8 @@ pub(crate) struct Reach {
     /// The local address to come from where no URL names one; verbs only.
     pub(crate) source: Option<IpAddr>,
     pub(crate) payload_checksums: bool,
+    /// Take a target of any user of this machine.
+    pub(crate) trust_host: bool,
     /// What the operator vouches for of this machine's memory.
     pub(crate) declaration: Option<Declaration>,
 }
@@ -40,6 +42,7 @@ impl Default for Reach {
             method: None,
             source: None,
             payload_checksums: false,
+            trust_host: false,
             declaration: None,
         }
     }
@@ -83,14 +86,15 @@ impl Reach {
         source: Option<IpAddr>,
     ) -> Result<TargetConnection, ReplicaError> {
         let host = match target {
-            TargetUrl::Address(address) => return self.connect_to(peers, address, source),
+            TargetUrl::Address(address) => return self.connect_to(peers, address, source, self.trust_host),
             TargetUrl::Ssh(host) => host,
             TargetUrl::Directory(directory) => return Err(ReplicaError::NoTarget { directory: directory.clone() }),
         };
         let Started { session, addresses, secret } = SshSession::start(host, &self.ssh).map_err(Box::new)?;
         let mut tried = Vec::with_capacity(addresses.len());
         for address in &addresses {
-            let proven = self.connect_to(peers, address, source).and_then(|connection| {
+            // The target proves itself, whoever's it is on that machine.
+            let proven = self.connect_to(peers, address, source, true).and_then(|connection| {
                 connection.prove(&secret)?;
                 Ok(connection)
             });
@@ -109,6 +113,7 @@ impl Reach {
         peers: &mut Peers,
         address: &Address,
         source: Option<IpAddr>,
+        trust_host: bool,
     ) -> Result<TargetConnection, ReplicaError> {
         let source = source.or(self.source);
         let (peer, queue) = peers.towards(address, source)?;
@@ -119,7 +124,8 @@ impl Reach {
             .loss_timeout(self.loss_timeout)
             .settings(settings)
             .method(self.method)
-            .source(source);
+            .source(source)
+            .trust_host(trust_host);
         // Twice the time after which the connection itself ends, so that its reason is the one reported.
         TargetConnection::open(&peer, &queue, address, &options, self.loss_timeout.saturating_mul(2))
     }

@@ -43,6 +43,14 @@ impl TargetOptions {
         self
     }
 
+    /// Take a target of any user of this machine on a loopback address; otherwise one of this user or of root only
+    /// ([`ConnectOptions::trust_host`](pmof_access::ConnectOptions::trust_host)).
+    #[must_use]
+    pub fn trust_host(mut self, trust_host: bool) -> Self {
+        self.reach.trust_host = trust_host;
+        self
+    }
+
     /// Time without an answer that is due, after which a target counts as dead.
     #[must_use]
     pub fn loss_timeout(mut self, loss_timeout: Duration) -> Self {

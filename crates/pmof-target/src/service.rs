@@ -20,7 +20,7 @@ use pmof_access::{
     AcceptOptions, Address, Background, BackgroundFlushes, CompletionQueue, ConnectionId, ConnectionRequest,
     DEFAULT_LOSS_TIMEOUT, DeviceChoice, FabricProvider, ListenOptions, Listener, Location, MemoryBudget, MemoryUse,
     OperationCounters, OperationCounts, Peer, Place, QueueOptions, Refusal, Settings, SetupError, Transport,
-    VerbsOptions, Waiting,
+    VerbsOptions, Waiting, local_user,
 };
 use pmof_control::{DomainName, MAX_MESSAGE_BYTES, PoolFormat, TargetStatus};
 use pmof_mem::causes;
@@ -39,7 +39,6 @@ use session::{Host, Session, Stores, TakeError};
 mod authentication;
 mod identity;
 mod leases;
-mod local_user;
 mod mailbox;
 mod metrics;
 mod session;
@@ -619,7 +618,7 @@ impl Shared {
         let (true, Some(at), Some(from)) = (is_asked, at, from) else { return Ok(()) };
         match local_user::user_of(from, at) {
             Ok(user) if user == 0 || user == geteuid().as_raw() => Ok(()),
-            Ok(user) => Err(format!("user {user} connects from {from}, who needs --trust-host")),
+            Ok(user) => Err(format!("{} connects from {from}, who needs --trust-host", local_user::user_name(user))),
             Err(error) => Err(format!("who connects from {from} is not known (sock_diag: {error}); see --trust-host")),
         }
     }

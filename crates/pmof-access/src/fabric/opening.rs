@@ -67,7 +67,9 @@ impl Opening for LibFabric {
     fn connect(&self, address: &Location, options: &ConnectOptions) -> Result<Box<dyn Wire>, ConnectError> {
         let Location::Ip(at) = address else { return Err(self.wrong_address(address).into()) };
         let loss_timeout = options.timeout.min(options.loss_timeout);
-        let started = self.check_family(*at).and_then(|()| FabricWire::connecting(&self.0, *at, loss_timeout));
+        let started = self
+            .check_family(*at)
+            .and_then(|()| FabricWire::connecting(&self.0, *at, loss_timeout, options.trust_host));
         Ok(Box::new(started.map_err(|error| unreachable(address, &error))?))
     }
 }

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     DEFAULT_LOSS_TIMEOUT, Method, RemoteRegion, SetupError, Transport,
     error::system,
-    rendezvous,
+    local_user, rendezvous,
     request::{Data, Request, Verb},
     sleeping::Sleeping,
     spoken::{self, FABRIC_MAGIC, OtherTransport},
@@ -60,6 +60,8 @@ pub(super) struct FabricWire {
     pub(super) is_initiator: bool,
     /// It has said the magic of its greeting already.
     has_announced: bool,
+    /// Whose process answers is not asked.
+    trust_host: bool,
     /// Of the connection.
     number: u64,
     /// From when this side's endpoint is there.
@@ -87,9 +89,14 @@ pub(super) struct FabricWire {
 
 impl FabricWire {
     /// Starts to connect; success or failure shows when the wire is driven.
-    pub(super) fn connecting(opened: &Arc<Opened>, to: SocketAddr, loss_timeout: Duration) -> io::Result<Self> {
+    pub(super) fn connecting(
+        opened: &Arc<Opened>,
+        to: SocketAddr,
+        loss_timeout: Duration,
+        trust_host: bool,
+    ) -> io::Result<Self> {
         let socket = rendezvous::connecting(to, None)?;
-        Ok(Self::new(opened, socket, true, loss_timeout)?)
+        Ok(Self { trust_host, ..Self::new(opened, socket, true, loss_timeout)? })
     }
 
     /// Takes a connection over and greets. None if it is gone already.
@@ -125,6 +132,7 @@ impl FabricWire {
             theirs: None,
             is_initiator,
             has_announced: false,
+            trust_host: false,
             number: 0,
             lane: None,
             is_standing: false,
@@ -179,6 +187,9 @@ impl FabricWire {
             && !spoken::listen_to(&self.socket, Transport::Fabric(self.opened.provider), self.is_initiator)?
         {
             return Ok(false);
+        }
+        if self.greeting.is_empty() && self.is_initiator && !self.trust_host {
+            local_user::check_target(&self.socket)?;
         }
         let mut bytes = [0; GREETING_BYTES];
         let len = GREETING_BYTES - self.greeting.len();

@@ -41,7 +41,7 @@ impl Pair {
             }
         };
         let (incoming, bound) = FabricIncoming::open(&opened[0], SocketAddr::new(address, 0)).unwrap();
-        let there = FabricWire::connecting(&opened[1], bound, LONG).unwrap();
+        let there = FabricWire::connecting(&opened[1], bound, LONG, false).unwrap();
         let here = within_limit(|| incoming.accept().unwrap()).0;
         let mut pair = Self { here, there };
         within_limit(|| {

@@ -56,7 +56,7 @@ impl Opening for Rds {
             check_address(source)?;
         }
         let loss_timeout = options.timeout.min(options.loss_timeout);
-        let started = RdsWire::connecting(*at, options.source, loss_timeout);
+        let started = RdsWire::connecting(*at, options.source, loss_timeout, options.trust_host);
         Ok(Box::new(started.map_err(|error| unreachable(address, &error))?))
     }
 }

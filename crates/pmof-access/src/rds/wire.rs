@@ -25,7 +25,7 @@ use super::{
 use crate::{
     DEFAULT_LOSS_TIMEOUT, SetupError, Transport,
     error::system,
-    rendezvous,
+    local_user, rendezvous,
     sleeping::Sleeping,
     spoken::{self, RDS_MAGIC},
     wire::{CompletionChannel, DirectWay, Finished, Wire},
@@ -45,6 +45,8 @@ pub(super) struct RdsWire {
     is_initiator: bool,
     /// It has said the magic of its greeting already.
     has_announced: bool,
+    /// Whose process answers is not asked.
+    trust_host: bool,
     /// From when this side's RDS socket is there.
     lane: Option<Lane>,
     /// Both sides know each other's RDS socket.
@@ -62,9 +64,14 @@ pub(super) struct RdsWire {
 
 impl RdsWire {
     /// Starts to connect; success or failure shows when the wire is driven.
-    pub(super) fn connecting(to: SocketAddr, source: Option<IpAddr>, loss_timeout: Duration) -> io::Result<Self> {
+    pub(super) fn connecting(
+        to: SocketAddr,
+        source: Option<IpAddr>,
+        loss_timeout: Duration,
+        trust_host: bool,
+    ) -> io::Result<Self> {
         let socket = rendezvous::connecting(to, source)?;
-        Ok(Self::new(socket, true, loss_timeout)?)
+        Ok(Self { trust_host, ..Self::new(socket, true, loss_timeout)? })
     }
 
     /// Takes a connection over and greets. None if it is gone already, or came to an address that has no RDS.
@@ -92,6 +99,7 @@ impl RdsWire {
             greeting: Vec::new(),
             is_initiator,
             has_announced: false,
+            trust_host: false,
             lane: None,
             is_standing: false,
             is_gone: false,
@@ -135,6 +143,9 @@ impl RdsWire {
         }
         if self.greeting.is_empty() && !spoken::listen_to(&self.socket, Transport::Rds, self.is_initiator)? {
             return Ok(false);
+        }
+        if self.greeting.is_empty() && self.is_initiator && !self.trust_host {
+            local_user::check_target(&self.socket)?;
         }
         let mut bytes = [0; GREETING_BYTES];
         let len = GREETING_BYTES - self.greeting.len();

@@ -38,10 +38,10 @@ impl Opening for Shm {
         Ok(Listening { incoming: Box::new(incoming), address: address.clone() })
     }
 
-    fn connect(&self, address: &Location, _: &ConnectOptions) -> Result<Box<dyn Wire>, ConnectError> {
+    fn connect(&self, address: &Location, options: &ConnectOptions) -> Result<Box<dyn Wire>, ConnectError> {
         let Location::Path(path) = address else { return Err(self.wrong_address(address).into()) };
         let failed = |error: io::Error| unreachable(address, &error);
-        Ok(Box::new(ShmWire::connect(path, Arc::clone(&self.0)).map_err(failed)?))
+        Ok(Box::new(ShmWire::connect(path, Arc::clone(&self.0), options.trust_host).map_err(failed)?))
     }
 }
 

@@ -29,7 +29,7 @@ use super::{
     shares::Shares,
 };
 use crate::{
-    Method, RemoteRegion,
+    Method, RemoteRegion, local_user,
     request::Request,
     wire::{DirectWay, Finished, Posted, Posting, Socket, Wire},
 };
@@ -77,17 +77,13 @@ struct Greeting {
 }
 
 impl ShmWire {
-    /// Connects; whether the target takes this user shows when bytes are moved.
-    pub(crate) fn connect(path: &Path, shares: Arc<Shares>) -> io::Result<Self> {
+    /// Connects; whether the target takes this user shows when bytes are moved. `trust_host`: whose process listens is not asked.
+    pub(crate) fn connect(path: &Path, shares: Arc<Shares>, trust_host: bool) -> io::Result<Self> {
         let address = socket_address(path)?;
         let socket = new_socket()?;
         connect(&socket, &address).map_err(|errno| why_unreachable(path, errno))?;
-        let owner = sockopt::socket_peercred(&socket)?.uid;
-        let own = rustix::process::geteuid();
-        if owner != own && !owner.is_root() && !own.is_root() {
-            let why =
-                format!("a process of user {} listens there, which is neither this user nor root", owner.as_raw());
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        if !trust_host {
+            local_user::check_user(sockopt::socket_peercred(&socket)?.uid.as_raw())?;
         }
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (near, far) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;

@@ -19,7 +19,7 @@ use rustix::{
 };
 
 use super::{Socket, Wire};
-use crate::{Transport, spoken};
+use crate::{Transport, local_user, spoken};
 
 mod opening;
 
@@ -44,16 +44,18 @@ pub(crate) struct TcpWire {
     is_initiator: bool,
     /// The other side has said nothing yet.
     is_unheard: bool,
+    /// Whose process answers is not asked.
+    trust_host: bool,
 }
 
 impl TcpWire {
     /// Starts to connect; success or failure shows when bytes are moved.
-    pub(crate) fn connect(address: SocketAddr, loss_timeout: Duration) -> Result<Self, Errno> {
+    pub(crate) fn connect(address: SocketAddr, loss_timeout: Duration, trust_host: bool) -> Result<Self, Errno> {
         let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = Uninherited::open(|| socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP)))?;
         match connect(&socket, &address) {
-            Ok(()) | Err(Errno::INPROGRESS) => Self::new(socket, true, loss_timeout),
+            Ok(()) | Err(Errno::INPROGRESS) => Ok(Self { trust_host, ..Self::new(socket, true, loss_timeout)? }),
             Err(errno) => Err(errno),
         }
     }
@@ -67,7 +69,7 @@ impl TcpWire {
             // Where it is not allowed, the system's choice serves too.
             let _ = sockopt::set_tcp_congestion(&socket, LOOPBACK_CONGESTION_CONTROL);
         }
-        let wire = Self { socket: Arc::new(socket), is_initiator, is_unheard: true };
+        let wire = Self { socket: Arc::new(socket), is_initiator, is_unheard: true, trust_host: false };
         wire.watch_host(loss_timeout)?;
         Ok(wire)
     }
@@ -97,6 +99,14 @@ impl Wire for TcpWire {
         if self.is_unheard {
             if !spoken::listen_to(&self.socket, Transport::Tcp, self.is_initiator)? {
                 return Err(io::ErrorKind::WouldBlock.into());
+            }
+            if self.is_initiator && !self.trust_host {
+                match local_user::check_target(&self.socket) {
+                    // One that refuses closes at once. Its reason is heard, and no connection comes of it.
+                    Err(error) if error.kind() == io::ErrorKind::ConnectionAborted && spoken::refuses(&self.socket) => {
+                    }
+                    checked => checked?,
+                }
             }
             self.is_unheard = false;
         }

@@ -146,6 +146,14 @@ impl PoolOptions {
         self
     }
 
+    /// Take targets of any user of this machine on loopback addresses; otherwise those of this user and of root only
+    /// ([`ConnectOptions::trust_host`](pmof_access::ConnectOptions::trust_host)).
+    #[must_use]
+    pub fn trust_host(mut self, trust_host: bool) -> Self {
+        self.reach.trust_host = trust_host;
+        self
+    }
+
     /// Time without an answer that is due, after which a replica counts as dead; 10 seconds unless told otherwise. A question, such as the
     /// mark that a persist raises now and then, has twice as long. So a persist returns after three times this at the latest where
     /// replicas fall silent one after the other, however many: one while its flush is done, the others when they are told of it.

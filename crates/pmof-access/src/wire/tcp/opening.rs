@@ -56,7 +56,7 @@ impl Opening for Tcp {
     fn connect(&self, address: &Location, options: &ConnectOptions) -> Result<Box<dyn Wire>, ConnectError> {
         let Location::Ip(at) = address else { return Err(self.wrong_address(address).into()) };
         // A host that does not answer at all is given up in time; once the connection is established the other limit holds.
-        let wire = TcpWire::connect(*at, options.timeout.min(options.loss_timeout));
+        let wire = TcpWire::connect(*at, options.timeout.min(options.loss_timeout), options.trust_host);
         Ok(Box::new(wire.map_err(|errno| unreachable(address, &errno.into()))?))
     }
 }
