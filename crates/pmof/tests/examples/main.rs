@@ -2,6 +2,7 @@
 //! (`PMOF_WIRE_A`, `PMOF_WIRE_B`), as the test bed's machine does, else over tcp and shm. The test bed also names directories
 //! and a device for the persistent ones.
 
+mod killed;
 mod pools;
 mod support;
 mod wrong;

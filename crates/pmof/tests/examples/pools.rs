@@ -13,13 +13,13 @@ use tempfile::TempDir;
 use crate::support::{Said, program, wait};
 
 /// Two targets, and the URLs of a pool on both.
-struct Two {
+pub(crate) struct Two {
     urls: Vec<String>,
     _targets: Vec<(Service, TempDir)>,
 }
 
 impl Two {
-    fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let start = |_| {
             let root = tempfile::tempdir().unwrap();
             let address = "tcp://127.0.0.1:0".parse().unwrap();
@@ -28,6 +28,10 @@ impl Two {
         let targets: Vec<_> = (0..2).map(start).collect();
         let urls = targets.iter().map(|(target, _)| format!("{}/example", target.addresses()[0])).collect();
         Self { urls, _targets: targets }
+    }
+
+    pub(crate) fn urls(&self) -> &[String] {
+        &self.urls
     }
 
     fn run(&self, name: &str) -> Said {

@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use pmof::access::Address;
 use tempfile::TempDir;
 
 /// Where the bytes of an example begin in its file or device: the log's tail, for one.
@@ -146,6 +147,11 @@ fn words(text: &str) -> Vec<String> {
 impl Way {
     pub(crate) fn tcp() -> Self {
         Self { serve: words("tcp://127.0.0.1:0"), connect: Vec::new(), _socket: None }
+    }
+
+    /// At an address that another had.
+    pub(crate) fn at(address: &Address) -> Self {
+        Self { serve: vec![address.to_string()], connect: Vec::new(), _socket: None }
     }
 
     fn shm() -> Self {
