@@ -2,12 +2,18 @@
 
 use std::process::ExitCode;
 
-use pmof_console::{failure::Failure, output::complain};
+use pmof_console::{
+    failure::Failure,
+    output::{Unprinted, complain},
+};
 
 use crate::{backup::format::FormatError, copy::error::CopyError, unequal::Unequal};
 
 /// The exit status of a command that compared, and found a difference or damage. All else that keeps a command from what was asked is 1.
 pub(crate) const DIFFERS: u8 = 3;
+
+/// The exit status of a command that has done all, and whose output was lost.
+pub(crate) const UNPRINTED: u8 = 4;
 
 /// What was compared differs, or what was looked at is not sound.
 #[derive(Debug, thiserror::Error)]
@@ -21,8 +27,17 @@ impl Differs {
     }
 }
 
+/// The exit status of a failure; `other` of all that have none of their own.
+pub(crate) fn exit_code(error: &anyhow::Error, other: u8) -> u8 {
+    match error {
+        error if is_difference(error) => DIFFERS,
+        error if error.is::<Unprinted>() => UNPRINTED,
+        _ => other,
+    }
+}
+
 /// Whether a command failed because it found a difference, or damage.
-pub(crate) fn is_difference(error: &anyhow::Error) -> bool {
+fn is_difference(error: &anyhow::Error) -> bool {
     error.is::<Differs>()
         || error.downcast_ref::<CopyError>().is_some_and(CopyError::is_difference)
         || error.downcast_ref::<FormatError>().is_some_and(FormatError::is_damage)

@@ -122,7 +122,7 @@ fn end(name: &str, done: anyhow::Result<()>, code: u8) -> ExitCode {
     match done.and_then(|()| pmof_console::output::check_printed()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let code = if failure::is_difference(&error) { failure::DIFFERS } else { code };
+            let code = failure::exit_code(&error, code);
             if let Some(wrong_use) = error.downcast_ref::<clap::Error>() {
                 return failure::called_wrongly(wrong_use);
             }

@@ -384,8 +384,8 @@ fn output_that_is_lost_is_a_failure_and_a_lost_error_no_crash() {
         let mut command = command(&directory, &format!("latency --count 5 --rounds 2{json}"));
         let output = command.stdout(full()).output().unwrap();
         let error = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.code(), Some(1), "{error}");
-        assert!(error.contains("no storage space") || error.contains("No space left"), "{error}");
+        assert_eq!(output.status.code(), Some(4), "{error}");
+        assert!(error.contains("all was done") && error.contains("no storage space"), "{error}");
     }
     for json in ["", " --json"] {
         let directory = tmpfs();

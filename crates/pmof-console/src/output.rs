@@ -1,6 +1,7 @@
 //! What commands print: results, errors, receipts and sizes.
 
 use std::{
+    fmt,
     io::{self, Write},
     sync::OnceLock,
 };
@@ -18,26 +19,40 @@ mod tests;
 /// What the first error was that lost some of the output.
 static LOST: OnceLock<io::ErrorKind> = OnceLock::new();
 
-/// Prints `text`. A reader that closed its end, as `head` does, has seen what it wanted.
+/// All was done, and what was printed of it is lost.
+#[derive(Debug)]
+pub struct Unprinted(io::ErrorKind);
+
+impl fmt::Display for Unprinted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "all was done, and only what was printed of it is lost: standard output took no more ({}); make room there, and do not repeat what has made something",
+            self.0
+        )
+    }
+}
+
+impl std::error::Error for Unprinted {}
+
+/// Prints `text`. A reader that closed its end, as `head` does, has seen what it wanted. Whatever else is lost is told when the command [ends](check_printed): it has done
+/// its work by now.
 pub fn print(text: &str) -> io::Result<()> {
     let mut output = io::stdout().lock();
     match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
-        Err(error) => {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             LOST.get_or_init(|| error.kind());
-            Err(error)
         }
-        Ok(()) => Ok(()),
+        _ => {}
     }
+    Ok(())
 }
 
 /// Fails where something that was to be printed is lost, on a full disk such as it may be.
 pub fn check_printed() -> anyhow::Result<()> {
     match LOST.get() {
         None => Ok(()),
-        Some(kind) => anyhow::bail!(
-            "what was printed is not whole, although all else is done: standard output took no more ({kind})"
-        ),
+        Some(kind) => Err(Unprinted(*kind).into()),
     }
 }
 

@@ -69,7 +69,16 @@ fn time_in(text: &str, range: &RangeInclusive<Duration>) -> Result<Duration, Str
 /// # Errors
 /// What a size looks like.
 pub fn size(text: &str) -> Result<u64, String> {
-    bytes_of_size(&text.to_ascii_uppercase())
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, suffix) = text.split_at(digits);
+    let upper = suffix.to_ascii_uppercase();
+    // `64m` and `64mib` are what pmof prints as `64M` and `64.0 MiB`. Suffixes of powers of 1000 are told by their case.
+    let suffix = match (upper.strip_suffix("IB"), upper.len()) {
+        (Some(letter), _) => format!("{letter}iB"),
+        (None, 1) => upper,
+        _ => suffix.to_owned(),
+    };
+    bytes_of_size(&format!("{number}{suffix}"))
         .map_err(|why| format!("{why}: a size is a whole number and nothing, K, M, G or T, such as 64M"))
 }
 
@@ -222,7 +231,12 @@ mod tests {
     #[test]
     fn sizes_have_suffixes() {
         assert_eq!((size("0"), size("64K"), size("1G")), (Ok(0), Ok(64 << 10), Ok(1 << 30)));
-        assert_eq!((size("4k"), size("1g")), (Ok(4096), Ok(1 << 30)));
+        assert_eq!((size("4k"), size("1g"), size("7b")), (Ok(4096), Ok(1 << 30), Ok(7)));
+        // As sizes are printed everywhere.
+        for text in ["1MiB", "1mib", "1MIB", "1024KiB", "1048576B"] {
+            assert_eq!(size(text), Ok(1 << 20), "{text}");
+        }
+        assert_eq!((size("1MB"), size("1kB")), (Ok(1_000_000), Ok(1000)));
         for text in ["", "-1", "1.5G", "1kb", "K", "8388608T"] {
             assert!(size(text).is_err(), "{text}");
         }

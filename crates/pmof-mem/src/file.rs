@@ -271,6 +271,19 @@ pub(crate) fn io_error(call: &'static str, path: &Path, mend: &'static str, sour
     MemError::Io { call, path: path.into(), mend, source: source.into() }
 }
 
+/// A mapping that was refused.
+pub(crate) fn map_error(path: &Path, source: impl Into<io::Error>) -> MemError {
+    let source = source.into();
+    let mend = match source.raw_os_error().map(Errno::from_raw_os_error) {
+        Some(Errno::NOMEM) => {
+            "this process may not map more: raise its address space (ulimit -v), the number of mappings (sysctl vm.max_map_count) or the memory of its cgroup"
+        }
+        Some(Errno::AGAIN) => "too much memory is locked: raise the limit (ulimit -l)",
+        _ => "the file system must allow shared mappings",
+    };
+    io_error("mmap", path, mend, source)
+}
+
 fn space_error(call: &'static str, path: &Path, len_bytes: u64, errno: Errno) -> MemError {
     match errno {
         Errno::NOSPC | Errno::DQUOT => MemError::NoSpace { path: path.into(), len_bytes },

@@ -15,7 +15,7 @@ use rustix::{
 use crate::{
     Declaration, Durability, Medium, MediumKind, MemError, Promise, Settled, System,
     dirty_pages::Storing,
-    file::{NO_PATH, Opened, create_whole, inspect, io_error, open_existing, seal_memory, unnamed_memory},
+    file::{NO_PATH, Opened, create_whole, inspect, io_error, map_error, open_existing, seal_memory, unnamed_memory},
     flush::{Flush, Flushed, promise_of},
     judge::{Judgement, judge_devdax, judge_file},
     mapping::{Addresses, Mapping, STREAM_MIN_BYTES},
@@ -241,7 +241,7 @@ impl Memory {
         let Opened { fd, len_bytes, devdax } = opened;
         check_len(len_bytes)?;
         let map = |sync| Mapping::of_file(fd.as_fd(), len_bytes as usize, writable, sync);
-        let failed = |error| io_error("mmap", path, "the file system must allow shared mappings", error);
+        let failed = |error| map_error(path, error);
         let (mapping, judgement) = if let Some(directory) = devdax {
             (map(false).map_err(failed)?, judge_devdax(system, &directory))
         } else {

@@ -13,8 +13,8 @@ use rustix::{
 use crate::{
     Declaration, MemError, Memory, System,
     file::{
-        Opened, Unfinished, create_empty, fill_holes, inspect, io_error, make_whole, open_existing, open_unmapped,
-        room_at,
+        Opened, Unfinished, create_empty, fill_holes, inspect, io_error, make_whole, map_error, open_existing,
+        open_unmapped, room_at,
     },
     flush::Flush,
     judge::{Judgement, judge_devdax, judge_file},
@@ -205,7 +205,7 @@ fn map_part(
     is_named: bool,
     writable: bool,
 ) -> Result<Judgement, MemError> {
-    let failed = |error| io_error("mmap", &part.path, "the file system must allow shared mappings", error);
+    let failed = |error| map_error(&part.path, error);
     let piece = |sync| Piece {
         file: part.file.as_fd(),
         file_offset: part.file_offset,

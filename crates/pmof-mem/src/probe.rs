@@ -10,7 +10,7 @@ use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 
 use crate::{
     CacheWriteBack, Durability, Evidence, Mechanism, MediumKind, MemError, Promise, RegionProbe, System,
-    file::{io_error, named_file, suitable, unnamed_file},
+    file::{io_error, map_error, named_file, suitable, unnamed_file},
     judge::{Judgement, judge_devdax, judge_file, magic_of},
     line_bytes,
     mapping::Mapping,
@@ -138,7 +138,7 @@ fn probe_directory(system: &System, path: &Path) -> Result<Judgement, MemError> 
 
 fn probe_file(system: &System, path: &Path, file: BorrowedFd<'_>) -> Result<Judgement, MemError> {
     // Mapped and never touched: an empty or sparse file is as good for asking.
-    let failed = |source: io::Error| io_error("mmap", path, "the file system must allow shared mappings", source);
+    let failed = |source: io::Error| map_error(path, source);
     let map_sync = match Mapping::of_file(file, PROBE_BYTES, false, true) {
         Ok(_) => true,
         Err(error) if refuses_map_sync(&error) => {

@@ -63,6 +63,9 @@ struct StatusReport {
 /// What the writer says of a spare that could not take the place of a lost member.
 const NOT_TAKEN: &str = "not taken";
 
+/// What it says of an asynchronous member that it is connected to.
+const FOLLOWING: &str = "following";
+
 #[derive(Debug, Serialize)]
 struct EventReport {
     unix_ms: u64,
@@ -185,6 +188,10 @@ fn is_here(member: &MemberStatus) -> bool {
 
 impl StatusReport {
     fn new(members: &PoolMembers) -> Self {
+        let told = members.writer_status.as_ref();
+        let mut listed: Vec<_> = members.members.iter().map(|member| MemberReport::new(member, told)).collect();
+        // By their numbers, whichever was named first; those that have none come last.
+        listed.sort_by_key(|member| member.index.map_or(u32::MAX, u32::from));
         Self {
             pool_uuid: members.pool_uuid.to_string(),
             len_bytes: members.size_bytes,
@@ -201,12 +208,8 @@ impl StatusReport {
             needed: (members.made_count + members.witness_count + 1).saturating_sub(members.quorum),
             here: members.members.iter().filter(|member| is_here(member)).count(),
             losses_survived: members.losses_survived,
-            members: members
-                .members
-                .iter()
-                .map(|member| MemberReport::new(member, members.writer_status.as_ref()))
-                .collect(),
-            events: members.writer_status.as_ref().map(|told| told.events.iter().map(EventReport::new).collect()),
+            members: listed,
+            events: told.map(|told| told.events.iter().map(EventReport::new).collect()),
         }
     }
 
@@ -341,7 +344,7 @@ impl ProgressReport {
             MemberStanding::Slow => "slow",
             MemberStanding::Lost if is_spare => NOT_TAKEN,
             MemberStanding::Lost => "lost",
-            MemberStanding::Following => "following",
+            MemberStanding::Following => FOLLOWING,
             _ => "unknown",
         };
         Self { standing, missing_bytes, bytes_per_second, lag_bytes, lag_ms }
@@ -357,7 +360,7 @@ impl std::fmt::Display for ProgressReport {
                 let (missing, rate) = (output::size(*missing_bytes), output::size(*bytes_per_second));
                 write!(f, ", lacks {missing} (copied at {rate} a second)")
             }
-            "following" => {
+            FOLLOWING => {
                 write!(f, ", follows and lags {} and {:.1} s", output::size(*lag_bytes), *lag_ms as f64 / 1000.0)
             }
             standing => write!(f, ", {standing} by its writer's word"),
@@ -432,7 +435,10 @@ impl MemberReport {
             MemberState::Lost(why) => ("lost", words(why)),
             MemberState::Asynchronous { lost: Some(why), .. } => ("async", words(why)),
             MemberState::Asynchronous { point, heard, staged, .. } => {
-                ("async", Some(point_of(point.as_deref(), heard.as_deref(), staged.as_deref())))
+                // Its lag is told once: by its writer, or as it was when that was heard last.
+                let is_told = progress.as_ref().is_some_and(|progress| progress.standing == FOLLOWING);
+                let heard = heard.as_deref().filter(|_| !is_told);
+                ("async", Some(point_of(point.as_deref(), heard, staged.as_deref())))
             }
             MemberState::Unnamed => ("unnamed", Some("it was not looked for; name its address".to_owned())),
             _ => ("unknown", None),

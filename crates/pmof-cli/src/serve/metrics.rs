@@ -54,6 +54,9 @@ const LINGER: Duration = Duration::from_millis(100);
 /// Rest after the system refused a connection, for want of descriptors or memory.
 const ACCEPT_REST: Duration = Duration::from_millis(50);
 
+/// Bytes of a Unix socket's path (`sun_path` has 108, and its last is zero).
+const SOCKET_PATH_MAX_BYTES: usize = 107;
+
 /// Where metrics are served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum MetricsAddress {
@@ -68,6 +71,11 @@ impl FromStr for MetricsAddress {
 
     fn from_str(text: &str) -> anyhow::Result<Self> {
         if text.starts_with('/') {
+            let len_bytes = text.len();
+            ensure!(
+                len_bytes <= SOCKET_PATH_MAX_BYTES,
+                "the path of a Unix socket has at most {SOCKET_PATH_MAX_BYTES} bytes, and this one has {len_bytes}: choose a shorter one, such as /run/pmof-metrics.sock"
+            );
             return Ok(Self::Path(text.into()));
         }
         let port = text.rsplit_once(':').filter(|(host, _)| !host.is_empty()).map(|(_, port)| port.parse::<u16>());

@@ -110,7 +110,14 @@ fn the_state_of_a_pool_has_its_writers_word() {
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
     };
-    shown(", follows and lags 0 bytes and 0.0 s: at consistency point");
+    let said = shown(", follows and lags 0 bytes and 0.0 s: at consistency point");
+    assert!(!said.contains("lagged"), "one lag in a line, by the writer's word: {said}");
+    // By their numbers, whichever is named first.
+    let urls = |first: &str, second: &str| {
+        let report = pmof(["pool", "status", "--json", first, second]).json();
+        report["members"].as_array().unwrap().iter().map(|member| member["url"].to_string()).collect::<Vec<_>>()
+    };
+    assert_eq!(urls(&here, &far), urls(&far, &here));
     pool.persist(0, b"more").unwrap();
     let said = shown(" follows asynchronously");
     assert!(said.lines().any(|line| line.starts_with("event      20") && line.contains(&far)), "{said}");

@@ -174,6 +174,9 @@ fn a_port_in_use_and_an_address_that_is_none_are_errors_before_the_target_is_rea
     assert_eq!((said.code, said.output.as_str()), (Some(1), ""));
     assert!(said.errors.contains("Address already in use"), "{said:?}");
     pmof(["serve", "--root", text(root.path()), "--metrics", "7205"]).wrong_use(&["HOST:PORT, such as 127.0.0.1:7205"]);
+    let long = format!("/{}", "s".repeat(107));
+    pmof(["serve", "--root", text(root.path()), "--metrics", &long])
+        .wrong_use(&["the path of a Unix socket has at most 107 bytes, and this one has 108"]);
 }
 
 #[test]
