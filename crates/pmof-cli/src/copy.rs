@@ -16,6 +16,7 @@ use uuid::Uuid;
 use self::{
     checksums::{Checksums, ExpectedWindow},
     error::CopyError,
+    moment::Moment,
     progress::Progress,
 };
 
@@ -23,6 +24,7 @@ mod checksums;
 mod download;
 pub(crate) mod error;
 pub(crate) mod mark;
+mod moment;
 pub(crate) mod progress;
 mod source;
 mod upload;
@@ -41,8 +43,12 @@ const WINDOWS_WAITING: usize = 2;
 /// One of SRC and DST is a pool (`tcp://HOST[:PORT]/POOL`, `verbs://HOST[:PORT]/POOL[?source=IP]`,
 /// `fabric+PROVIDER://HOST[:PORT]/POOL[?source=IP]`, `rds://HOST[:PORT]/POOL[?source=IP]`, `shm:///PATH/OF/SOCKET?pool=POOL` or `file:///DIRECTORY/POOL`), the other a file. A copy that fails leaves
 /// nothing behind, and one that is killed leaves no partial pool or file: the pool gets its name, and the file its path,
-/// only when the copy is complete and verified (a killed download leaves `.pmof-cp.*.part` beside DST). A pool that somebody writes meanwhile is copied with a
-/// warning: `pmof pool export` has one moment of it. The exit status is 3 where the copy does not read back as it was written, or replicas of a closed pool differ.
+/// only when the copy is complete and verified (a killed download leaves `.pmof-cp.*.part` beside DST).
+///
+/// Of a closed pool all replicas in sync are compared. A pool that a program has open for writing is copied as it was at the newest consistency point that one of its
+/// asynchronous members keeps (`pmof pool add --async --keep-points`), and standard error says so; without one it is copied as it is read, with a warning, and no replicas are
+/// compared: such a copy is no moment of the pool. A pool whose writer died is copied as one replica has it. The exit status is 3 where the copy does not read back as it was written,
+/// or replicas of a closed pool differ.
 #[derive(Debug, clap::Args)]
 #[expect(clippy::struct_excessive_bools, reason = "each is an independent option")]
 pub(crate) struct CpArgs {
@@ -104,12 +110,20 @@ struct Report {
     moved_bytes: u64,
     elapsed_ms: u64,
     mib_per_s: f64,
+    /// It was read back and is what the pool had: of all replicas that were compared.
     verified: bool,
     /// The level that an upload reached; `None` for a download.
     durability: Option<String>,
     receipt: Option<ReceiptReport>,
     /// Set if the pool was read from fewer replicas than it has.
     degraded: Option<Degraded>,
+    /// Replicas that were compared with each other: those in sync of a closed pool. 0 of an upload.
+    replicas_compared: usize,
+    /// Which moment of the pool the copy has: `closed`, `not_closed`, `point`, or `written`, which is none. Null for an upload.
+    moment: Option<&'static str>,
+    /// Name of the consistency point.
+    point: Option<String>,
+    point_number: Option<u64>,
     /// Who may have written the pool while it was read: the copy is no moment of it then.
     written: Option<String>,
 }
@@ -155,7 +169,10 @@ struct Copied {
     moved_bytes: u64,
     receipt: Option<Receipt>,
     degraded: Option<Degraded>,
-    written: Option<String>,
+    /// Replicas that were compared.
+    compared: usize,
+    /// `None` for an upload.
+    moment: Option<Moment>,
 }
 
 pub(crate) fn run(args: &CpArgs) -> anyhow::Result<()> {
@@ -187,14 +204,14 @@ pub(crate) fn run(args: &CpArgs) -> anyhow::Result<()> {
         }
     };
     let copied = copied.with_context(|| format!("cannot copy {} to {}", args.source, args.destination))?;
-    if let Some(written) = &copied.written {
-        complain(&format!(
-            "pmof cp: warning: {written}: the copy is no moment of the pool, and may be of no use; `pmof pool export` and --at-point have one"
-        ));
+    if let Some(warning) = copied.moment.as_ref().and_then(Moment::warning) {
+        complain(&format!("pmof cp: {warning}"));
     }
+    let is_written = matches!(copied.moment, Some(Moment::Written(_)));
     let seconds = start.elapsed().as_secs_f64();
     let mib_per_s = copied.moved_bytes as f64 / f64::from(1 << 20) / seconds;
     if args.json {
+        let point = copied.moment.as_ref().and_then(Moment::point);
         return output::print_json(&Report {
             source: args.source.to_string(),
             destination: args.destination.to_string(),
@@ -204,19 +221,32 @@ pub(crate) fn run(args: &CpArgs) -> anyhow::Result<()> {
             moved_bytes: copied.moved_bytes,
             elapsed_ms: start.elapsed().as_millis() as u64,
             mib_per_s,
-            verified: !args.no_verify,
+            verified: !args.no_verify && !is_written,
             durability: copied.receipt.as_ref().map(|receipt| receipt.durability.to_string()),
             receipt: copied.receipt.as_ref().map(Into::into),
             degraded: copied.degraded,
-            written: copied.written,
+            replicas_compared: copied.compared,
+            moment: copied.moment.as_ref().map(Moment::name),
+            point: point.map(|point| point.name.clone()),
+            point_number: point.map(|point| point.number),
+            written: match &copied.moment {
+                Some(Moment::Written(why)) => Some(why.clone()),
+                _ => None,
+            },
         });
     }
-    let verified = if args.no_verify { "not verified" } else { "verified" };
+    let verified = match (args.no_verify, is_written) {
+        (true, _) => "not verified",
+        (false, true) => "read back, no replicas compared",
+        (false, false) => "verified",
+    };
     let mut text = format!("copied {} in {seconds:.2} s, {verified}\n", output::size(copied.len_bytes));
-    match &copied.receipt {
-        Some(receipt) => text += &receipt.to_string(),
+    if let Some(receipt) = &copied.receipt {
+        text += &receipt.to_string();
+    }
+    if let Some(moment) = &copied.moment {
         // An address does not say which pool it is.
-        None => text = text + "read of pool " + &copied.pool_uuid.to_string(),
+        text += &format!("read of pool {}{moment}", copied.pool_uuid);
     }
     text.push('\n');
     Ok(output::print(&text)?)

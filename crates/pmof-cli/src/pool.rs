@@ -49,7 +49,7 @@ mod sets;
 mod status;
 #[cfg(test)]
 mod tests;
-mod utc;
+pub(crate) mod utc;
 
 /// Inspect, list and remove pools; create, check and restore those of pool set files.
 #[derive(Debug, clap::Args)]

@@ -1,6 +1,7 @@
 //! Whether anybody wrote a pool while it was read.
 
 use pmof::{PoolError, PoolMembers, PoolOptions};
+use pmof_console::output::with_mend;
 
 /// What a pool's members say before it is read. Readers keep no writer away.
 #[derive(Debug)]
@@ -22,8 +23,13 @@ pub(crate) enum NotQuiet {
 
 impl Quiet {
     /// Asks the members, before the first read.
-    pub(crate) fn begin(options: &PoolOptions) -> Result<Self, PoolError> {
+    fn begin(options: &PoolOptions) -> Result<Self, PoolError> {
         Ok(Self { options: options.clone(), before: options.members()? })
+    }
+
+    /// The same before the pool is opened, so that a writer that comes later is noticed at the [end](Self::end). Where no member answers, an opening says why.
+    pub(crate) fn before_opening(options: &PoolOptions) -> anyhow::Result<Self> {
+        Self::begin(options).map_err(|error| with_mend(options.open_read_only().err().unwrap_or(error)))
     }
 
     /// Openings for writing so far.

@@ -50,12 +50,8 @@ impl Source {
         if let Some(point) = point {
             return Ok(Self::at_point(options.open_at_point(point).map_err(with_mend)?));
         }
-        // Before the pool is opened: whom a writer left behind since is not read.
-        let quiet = match Quiet::begin(options) {
-            Ok(quiet) => quiet,
-            // Where no member answers, an opening says why.
-            Err(error) => return Err(with_mend(options.open_read_only().err().unwrap_or(error))),
-        };
+        // Whom a writer left behind since is not read.
+        let quiet = Quiet::before_opening(options)?;
         if let Some(writer) = quiet.writer() {
             let pool = options.open_at_newest_point().map_err(|error| {
                 let why = pmof::causes(&error).to_string();

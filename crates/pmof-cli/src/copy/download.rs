@@ -10,18 +10,23 @@ use std::{
 };
 
 use anyhow::Context;
-use pmof::{Durability, Pool, PoolUrl, causes, mem::MemError};
-use pmof_console::output::{complain, with_mend};
+use pmof::{Durability, PoolUrl, mem::MemError};
+use pmof_console::output::complain;
 use pmof_pool::{NATIVE_MAGIC, part_header};
 
 use super::{
-    Copied, CpArgs, Degraded, WINDOW_BYTES, WINDOWS_WAITING, checksums::Checksums, differs, error::CopyError, mark,
-    progress::Progress, replicas_in_use, verify,
+    Copied, CpArgs, Degraded, WINDOW_BYTES, WINDOWS_WAITING,
+    checksums::Checksums,
+    differs,
+    error::CopyError,
+    mark,
+    moment::{Moment, PoolSource},
+    progress::Progress,
+    verify,
 };
 use crate::{
     named,
     new_file::{NewFile, directory_of, sync_name},
-    quiet::Quiet,
     unequal::Unequal,
 };
 
@@ -32,18 +37,27 @@ const ZEROES: [u8; BLOCK_BYTES] = [0; BLOCK_BYTES];
 /// Copies a pool into `destination`, which appears when it is complete, durable and verified.
 pub(super) fn download(url: &PoolUrl, destination: &Path, args: &CpArgs) -> anyhow::Result<Copied> {
     check_destination(destination, args.force)?;
-    let options = &args.pool(url).require(Durability::Visible);
-    let pool = match &args.at_point {
-        None => options.open_read_only(),
-        Some(point) => options.open_at_point(point),
+    let options = args.pool(url).require(Durability::Visible);
+    let source = match &args.at_point {
+        // Fewer members than are safe have to be asked for, and points have nothing to do with them.
+        None => PoolSource::open(&options, args.min_replicas.is_none())?,
+        Some(point) => PoolSource::at_point(&options, point)?,
     };
-    let pool = pool.map_err(with_mend)?;
-    if args.at_point.is_none() {
-        named::check_members(&pool, &args.named(url).collect::<Vec<_>>())?;
+    match copy_of(&source, url, destination, args) {
+        Err(error) if source.has_lost_its_point(&error) => {
+            copy_of(&PoolSource::open(&options, false)?, url, destination, args)
+        }
+        copied => copied,
     }
-    // At a point nobody writes it.
-    let quiet = args.at_point.is_none().then(|| Quiet::begin(options)).transpose().map_err(with_mend)?;
-    let degraded = Degraded::of(&pool, args.min_replicas.is_some());
+}
+
+fn copy_of(source: &PoolSource, url: &PoolUrl, destination: &Path, args: &CpArgs) -> anyhow::Result<Copied> {
+    let pool = source.pool();
+    let is_at_point = source.is_at_point();
+    if !is_at_point {
+        named::check_members(pool, &args.named(url).collect::<Vec<_>>())?;
+    }
+    let degraded = Degraded::of(pool, args.min_replicas.is_some()).filter(|_| !is_at_point);
     if let Some(degraded) = &degraded {
         complain(&format!("pmof cp: {degraded}"));
     }
@@ -53,36 +67,27 @@ pub(super) fn download(url: &PoolUrl, destination: &Path, args: &CpArgs) -> anyh
         return Err(CopyError::BadMark { stated_bytes: len_bytes, size_bytes }.into());
     }
     let target = Destination::create(destination, len_bytes)?;
-    let checksums = receive(&pool, &target, &args.progress("copying", len_bytes))?;
+    let checksums = receive(source, &target, &args.progress("copying", len_bytes))?;
     target.sync()?;
+    let mut compared = 0;
     if !args.no_verify {
-        let mut replicas = replicas_in_use(&pool);
-        if replicas.len() == 1 {
-            // It was read for the copy itself.
-            replicas.clear();
-        }
+        let replicas = source.to_compare();
+        compared = replicas.len();
         let progress = args.progress("verifying", len_bytes * (replicas.len() as u64 + 1));
         target.verify(&checksums, &progress)?;
-        if let Some(found) = verify(&pool, &replicas, &checksums, &progress)? {
+        if let Some(found) = verify(pool, &replicas, &checksums, &progress)? {
             // Which of them is wrong is not known: the copy is what one of them has.
-            return Err(match Unequal::find(&pool, &replicas, found.1.offset, found.1.len_bytes)? {
-                Some(unequal) => CopyError::Unequal(unequal).into(),
-                None => differs(&pool, found).into(),
-            });
+            let unequal = Unequal::find(pool, &replicas, found.1.offset, found.1.len_bytes)?;
+            source.check_difference(unequal.map_or_else(|| differs(pool, found), CopyError::Unequal))?;
         }
     }
-    let written = match quiet.map(|quiet| quiet.end()) {
-        None | Some(Ok(Ok(()))) => None,
-        Some(Ok(Err(written))) => Some(written.to_string()),
-        Some(Err(unknown)) => {
-            Some(format!("whether the pool was written meanwhile is not known: {}", causes(&unknown)))
-        }
-    };
+    let moment = source.moment();
+    if matches!(moment, Moment::Written(_)) {
+        compared = 0;
+    }
     let pool_uuid = pool.uuid();
-    // All bytes have arrived: the outcome of the close does not matter.
-    let _ = pool.close();
     target.publish(args.force)?;
-    Ok(Copied { pool_uuid, len_bytes, moved_bytes: len_bytes, receipt: None, degraded, written })
+    Ok(Copied { pool_uuid, len_bytes, moved_bytes: len_bytes, receipt: None, degraded, compared, moment: Some(moment) })
 }
 
 /// Whether a new file may take this path.
@@ -106,7 +111,7 @@ fn pool_in(path: &Path) -> Option<&'static str> {
 }
 
 /// Reads the pool while windows read before are written on a thread of their own.
-fn receive(pool: &Pool, target: &Destination, progress: &Progress) -> anyhow::Result<Checksums> {
+fn receive(source: &PoolSource, target: &Destination, progress: &Progress) -> anyhow::Result<Checksums> {
     let (filled, windows) = mpsc::sync_channel::<(u64, Vec<u8>)>(WINDOWS_WAITING);
     let (emptied, buffers) = mpsc::channel();
     thread::scope(|scope| {
@@ -123,7 +128,7 @@ fn receive(pool: &Pool, target: &Destination, progress: &Progress) -> anyhow::Re
         while offset < target.len_bytes {
             let mut bytes = buffers.try_recv().unwrap_or_default();
             bytes.resize((target.len_bytes - offset).min(WINDOW_BYTES as u64) as usize, 0);
-            pool.read(offset, &mut bytes).map_err(with_mend)?;
+            source.read(offset, &mut bytes)?;
             checksums.add(offset, &bytes);
             let len_bytes = bytes.len() as u64;
             if filled.send((offset, bytes)).is_err() {

@@ -2,7 +2,7 @@
 
 use std::{io, path::PathBuf};
 
-use pmof::mem::MemError;
+use pmof::{PoolError, mem::MemError};
 
 use crate::unequal::Unequal;
 
@@ -28,6 +28,9 @@ pub(crate) enum CopyError {
     /// The replicas of the pool that was copied are not equal.
     #[error(transparent)]
     Unequal(Unequal),
+    /// The replicas differ, and a writer would be no news of damage.
+    #[error("replicas differ, and whether a program writes the pool meanwhile is not known; copy it again")]
+    Unsure { source: Box<PoolError> },
     /// The new file does not read back as it was written.
     #[error(
         "{} does not read back as it was written, in the {len_bytes} bytes at offset {offset}; check its disk",

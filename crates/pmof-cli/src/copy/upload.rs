@@ -46,7 +46,8 @@ pub(super) fn upload(file: &Path, options: &PoolOptions, args: &CpArgs) -> anyho
         moved_bytes: sent.bytes,
         receipt: Some(sent.receipt),
         degraded: None,
-        written: None,
+        compared: 0,
+        moment: None,
     })
 }
 

@@ -41,8 +41,8 @@ struct Differing {
 pub(super) fn check(urls: &[&PoolUrl], is_json: bool, connect: ConnectArgs) -> anyhow::Result<()> {
     let options = urls.iter().map(ToString::to_string).fold(connect.pools(), PoolOptions::replica);
     let options = options.require(Durability::Visible);
+    let quiet = Quiet::before_opening(&options).context("cannot check the pool")?;
     let pool = options.open_read_only().map_err(with_mend).context("cannot check the pool")?;
-    let quiet = Quiet::begin(&options).map_err(with_mend)?;
     if let Some(writer) = quiet.writer() {
         bail!(
             "{writer} has the pool open for writing, and replicas may differ then without any damage: check it when it is closed"

@@ -35,3 +35,4 @@ mod systemd;
 #[cfg(all(feature = "fabric", feature = "verbs"))]
 mod transcripts;
 mod users;
+mod written;
