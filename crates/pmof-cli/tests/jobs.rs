@@ -184,6 +184,73 @@ fn fios_own_tool_reads_json_plus_unchanged() {
     assert!(table.lines().next().unwrap().contains("write_clat_ns_cumulative") && table.lines().count() > 2, "{table}");
 }
 
+/// Files as librpma's benchmarks have: values of the environment, percentiles of `lat` alone, and a load of the CPU beside the server.
+#[test]
+fn files_of_librpmas_benchmarks_run() {
+    let (directory, ports) = (tempfile::tempdir().unwrap(), [free_ports(2), free_ports(2)]);
+    for (engine, port, mix) in [("apm", ports[0], "randrw"), ("gpspm", ports[1], "write")] {
+        let variables = [
+            ("PMOF_TEST_IP", "127.0.0.1"),
+            ("PMOF_TEST_JOBS", "2"),
+            ("PMOF_TEST_DEPTH", "4"),
+            ("PMOF_TEST_SYNC", "0"),
+            ("PMOF_TEST_MIX", mix),
+            ("PMOF_TEST_ENGINE", &format!("librpma_{engine}_client")),
+            ("PMOF_TEST_TIME", "300ms"),
+            ("PMOF_TEST_FILE", "malloc"),
+            ("PMOF_TEST_LOAD", "25"),
+        ];
+        let file = |side: &str, text: &str| {
+            let path = directory.path().join(format!("{engine}-{side}-of-librpma.fio"));
+            fs::write(&path, text).unwrap();
+            path
+        };
+        let server = file(
+            "server",
+            &format!(
+                "[global]\nioengine=librpma_{engine}_server\ncreate_serialize=0 # has to be\nkb_base=1000 # units as elsewhere\n\
+                 serverip=${{PMOF_TEST_IP}}\nport={port}\nthread\n\n[server]\ndirect_write_to_pmem=0\nnumjobs=${{PMOF_TEST_JOBS}}\n\
+                 iodepth=${{PMOF_TEST_DEPTH}}\nsize=1MiB\niomem_align=$pagesize\nfilename=${{PMOF_TEST_FILE}}\nbusy_wait_polling=0\n\
+                 time_based\nruntime=365d\n\n[cpuio]\nioengine=cpuio\ncpuload=${{PMOF_TEST_LOAD}}\nnumjobs=1\n"
+            ),
+        );
+        let client = file(
+            "client",
+            &format!(
+                "[global]\nioengine=${{PMOF_TEST_ENGINE}}\ncreate_serialize=0 # has to be\nserverip=${{PMOF_TEST_IP}}\nport={port}\nthread\n\
+                 disable_clat=1\nlat_percentiles=1\npercentile_list=99.0:99.9:99.99:99.999\n\n[client]\nsync=${{PMOF_TEST_SYNC}}\n\
+                 numjobs=${{PMOF_TEST_JOBS}}\ngroup_reporting=1\niodepth=${{PMOF_TEST_DEPTH}}\nreadwrite=${{PMOF_TEST_MIX}}\n\
+                 rwmixread=70 # of a mix only\nblocksize=${{PMOF_TEST_DEPTH}}k\nramp_time=10ms\ntime_based\nruntime=${{PMOF_TEST_TIME}}\n"
+            ),
+        );
+        let run = |format: &str| {
+            let mut serve = pmof();
+            serve.arg(&server).envs(variables).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let serve = Server(Some(serve.spawn().unwrap()));
+            let output = pmof().arg(&client).envs(variables).args(["--output-format", format]).output().unwrap();
+            assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+            let served = serve.output();
+            let said = String::from_utf8_lossy(&served.stderr);
+            assert_eq!(served.status.code(), Some(0), "{said}");
+            for note in ["iomem_align changes nothing", "[cpuio]: 1 threads load the CPU at 25 %"] {
+                assert!(said.contains(note), "{note}: {said}");
+            }
+            String::from_utf8(output.stdout).unwrap()
+        };
+        let report: Value = serde_json::from_str(&run("json")).unwrap();
+        let of = |direction: &str, what: &str| report["jobs"][0][direction][what].clone();
+        assert!(of("write", "total_ios").as_u64() > Some(0), "{report}");
+        let percentiles = of("write", "lat_ns")["percentile"].clone();
+        let names: Vec<_> = percentiles.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(names, ["99.000000", "99.900000", "99.990000", "99.999000"]);
+        assert_eq!((&of("write", "clat_ns")["N"], &of("write", "clat_ns")["percentile"]), (&0.into(), &Value::Null));
+        assert_eq!(report["jobs"][0]["job options"]["numjobs"], "2", "{report}");
+        let text = run("normal");
+        assert!(text.contains("lat percentiles (") && text.contains(" 99.999th=["), "{text}");
+        assert!(!text.contains("clat") && !text.contains("50.000th"), "{text}");
+    }
+}
+
 /// Connects as soon as somebody listens.
 fn connect(port: u16) -> TcpStream {
     let until = Instant::now() + Duration::from_secs(60);
@@ -309,6 +376,21 @@ fn wrong_files_say_which_line_and_why() {
         ("client", "gpspm", "rw=randread", ["[client]", "writes only"]),
         ("server", "apm", "filename=malloc\nsize=0", ["[server]", "size"]),
         ("server", "apm", "numjobs=1", ["[server]", "filename"]),
+        (
+            "client",
+            "apm",
+            "numjobs=${PMOF_NO_SUCH_VARIABLE}",
+            ["numjobs has no value", "the environment has no PMOF_NO_SUCH_VARIABLE"],
+        ),
+        ("client", "apm", "rw=write\npercentile_list=99:101", ["apm-client.fio:11", "\"101\" in percentile_list"]),
+        ("client", "apm", "rw=write\n[load]\nioengine=cpuio", ["[load]", "cpuload is missing"]),
+        (
+            "client",
+            "apm",
+            "rw=write\n[load]\nioengine=cpuio\ncpuload=5\nverify=crc32c",
+            ["apm-client.fio:14", "verify is not an option of cpuio"],
+        ),
+        ("client", "apm", "ioengine=cpuio\ncpuload=5", ["only jobs of cpuio", "nothing to measure"]),
     ] {
         let write = if side == "client" { client_file } else { server_file };
         assert_refused(&write(directory.path(), engine, 1, options), &reasons);

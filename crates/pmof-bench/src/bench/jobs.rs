@@ -19,11 +19,14 @@ use pmof_console::{
 };
 
 use super::usage::own_modes;
+use load::CpuLoad;
 use options::{IoEngine, Job};
+use parse::Section;
 use result::JobResult;
 
 mod client;
 mod json;
+mod load;
 mod options;
 mod parse;
 mod result;
@@ -34,6 +37,7 @@ mod text;
 ///
 /// The engines are those of APM and GPSPM, client and server, with their options. Start the server's file first; it ends with its clients.
 /// Over tcp, where no device does read-after-write, an APM client uses the method that the connection has, which the last line names.
+/// Sections of the engine `cpuio` load the CPU beside them. `${NAME}` is an environment variable. Options that change nothing here are accepted with a note.
 #[derive(Debug, Args)]
 pub(super) struct RunArgs {
     /// The job file
@@ -68,7 +72,14 @@ enum Format {
 /// Runs `pmof bench run`.
 pub(super) fn run(args: &RunArgs) -> Result<()> {
     let sections = parse::read(&args.file)?;
-    let jobs = sections.iter().map(Job::of).collect::<Result<Vec<_>>>()?;
+    let (mut jobs, mut loads) = (Vec::new(), Vec::new());
+    for section in &sections {
+        match CpuLoad::of(section)? {
+            Some(load) => loads.push(load),
+            None => jobs.push(Job::of(section)?),
+        }
+    }
+    ensure!(!jobs.is_empty(), "{} has only jobs of {}: there is nothing to measure", args.file.display(), load::ENGINE);
     ensure!(
         args.transport != TransportName::Shm,
         "--transport shm has no addresses and ports, which job files name: use tcp or verbs"
@@ -79,8 +90,11 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
         Some(path) => Some(fs::File::create(path).with_context(|| format!("cannot write {}", path.display()))?),
         None => None,
     };
+    for note in notes(&sections, &loads) {
+        complain(&format!("pmof bench run: note: {note}"));
+    }
     let before = own_modes()?;
-    let results = result::group(&jobs, run_all(args, &jobs)?);
+    let results = result::group(&jobs, run_all(args, &jobs, &loads)?);
     let after = own_modes()?;
     let cpu = [0, 1].map(|at| after[at].saturating_sub(before[at]));
     let printed = match args.output_format {
@@ -95,11 +109,43 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     Ok(())
 }
 
+/// What is told of a file that runs.
+fn notes(sections: &[Section], loads: &[CpuLoad]) -> Vec<String> {
+    let mut notes: Vec<String> =
+        sections.iter().flat_map(|section| &section.settings).filter_map(options::note).collect();
+    // Those of a global section are of each section behind it.
+    notes.sort();
+    notes.dedup();
+    let of_load = |load: &CpuLoad| {
+        let CpuLoad { name, count, percent, .. } = load;
+        format!(
+            "[{name}]: {count} threads load the CPU at {percent} % until the other jobs have ended; they count as CPU time of these"
+        )
+    };
+    notes.extend(loads.iter().map(of_load));
+    notes
+}
+
+/// Sets it, whatever ends its scope.
+struct SetOnDrop<'a>(&'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// All clones of all jobs at once, each on a thread. The number says which job a result is of. Where one fails, servers that still wait for a
-/// client end.
-fn run_all(args: &RunArgs, jobs: &[Job]) -> Result<Vec<(usize, JobResult)>> {
-    let has_failed = AtomicBool::new(false);
+/// client end. The loads end with the jobs.
+fn run_all(args: &RunArgs, jobs: &[Job], loads: &[CpuLoad]) -> Result<Vec<(usize, JobResult)>> {
+    let (has_failed, is_over) = (AtomicBool::new(false), AtomicBool::new(false));
     thread::scope(|scope| {
+        let _guard = SetOnDrop(&is_over);
+        for load in loads {
+            for _ in 0..load.count {
+                scope.spawn(|| load.run(&is_over));
+            }
+        }
         let mut threads = Vec::new();
         for (place, job) in jobs.iter().enumerate() {
             for index in 0..job.count {

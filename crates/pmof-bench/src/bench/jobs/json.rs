@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use super::{
     options::Job,
-    result::{Direction, JobResult, PERCENTILES},
+    result::{Direction, JobResult},
     text::version,
 };
 
@@ -45,7 +45,7 @@ fn job(job: &Job, result: &JobResult, cpu: [Duration; 2], with_bins: bool) -> Va
         "read": direction(job, &reads, with_bins),
         "write": direction(job, &writes, with_bins),
         "trim": direction(job, &nothing, with_bins),
-        "sync": { "total_ios": 0, "lat_ns": latency(&nothing, false, false) },
+        "sync": { "total_ios": 0, "lat_ns": latency(&nothing, &[], false) },
         "job_runtime": reads.run_ms.max(writes.run_ms) * u64::from(result.count),
         "usr_cpu": share(cpu[0]),
         "sys_cpu": share(cpu[1]),
@@ -67,7 +67,11 @@ fn direction(job: &Job, direction: &Direction, with_bins: bool) -> Value {
     let bytes_per_s = if direction.operations == 0 { 0 } else { direction.bytes_per_s() };
     let iops = if direction.operations == 0 { 0.0 } else { direction.operations_per_s() };
     // fio has percentiles and bins of one of the two.
-    let of_lat = job.lat_percentiles;
+    let of = |is_shown: bool| if is_shown { &job.percentiles[..] } else { &[] };
+    let clat = match job.disable_clat {
+        true => latency(&JobResult::default().reads(job), &[], false),
+        false => latency(direction, of(!job.lat_percentiles), with_bins),
+    };
     json!({
         "io_bytes": direction.bytes,
         "io_kbytes": direction.bytes / 1024,
@@ -79,8 +83,8 @@ fn direction(job: &Job, direction: &Direction, with_bins: bool) -> Value {
         "short_ios": 0,
         "drop_ios": 0,
         "slat_ns": { "min": 0, "max": 0, "mean": 0.0, "stddev": 0.0, "N": 0 },
-        "clat_ns": latency(direction, !of_lat, with_bins),
-        "lat_ns": latency(direction, of_lat, with_bins),
+        "clat_ns": clat,
+        "lat_ns": latency(direction, of(job.lat_percentiles), with_bins),
         "bw_min": bytes_per_s / 1024,
         "bw_max": bytes_per_s / 1024,
         "bw_agg": if direction.operations == 0 { 0.0 } else { 100.0 },
@@ -96,7 +100,7 @@ fn direction(job: &Job, direction: &Direction, with_bins: bool) -> Value {
 }
 
 /// An operation is timed from when it is posted: the latency of its submission is in it, so `clat` and `lat` are the same.
-fn latency(direction: &Direction, with_percentiles: bool, with_bins: bool) -> Value {
+fn latency(direction: &Direction, percentiles: &[f64], with_bins: bool) -> Value {
     let mut value = json!({
         "min": direction.min_ns,
         "max": direction.max_ns,
@@ -104,8 +108,8 @@ fn latency(direction: &Direction, with_percentiles: bool, with_bins: bool) -> Va
         "stddev": direction.stddev_ns,
         "N": direction.operations,
     });
-    if direction.operations > 0 && with_percentiles {
-        let percentiles: Map<String, Value> = PERCENTILES
+    if direction.operations > 0 && !percentiles.is_empty() {
+        let percentiles: Map<String, Value> = percentiles
             .iter()
             .map(|percent| (format!("{percent:.6}"), Value::from(direction.percentile(*percent))))
             .collect();

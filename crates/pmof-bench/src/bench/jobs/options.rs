@@ -9,6 +9,12 @@ use super::parse::{Section, Setting, bytes, time};
 /// Port of the first connection, unless another is named: librpma's.
 const PORT_DEFAULT: u16 = 7204;
 
+/// Percentiles that fio prints.
+const PERCENTILES: [f64; 17] =
+    [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
+/// As many as a `percentile_list` may have.
+const PERCENTILES_MAX: usize = 20;
+
 /// fio's four engines of librpma.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IoEngine {
@@ -63,6 +69,9 @@ pub(super) struct Job {
     pub(super) polling: bool,
     pub(super) grouped: bool,
     pub(super) lat_percentiles: bool,
+    /// No completion latencies are reported.
+    pub(super) disable_clat: bool,
+    pub(super) percentiles: Vec<f64>,
     pub(super) seed: u64,
     /// As they were written: the job's own, and the global ones.
     pub(super) own: Vec<(String, String)>,
@@ -79,7 +88,9 @@ impl Job {
         };
         let mut job = Self::with_defaults(section)?;
         for setting in &section.settings {
-            job.set(setting, kb_base).with_context(|| setting.place.to_string())?;
+            let is_known = job.set(setting, kb_base).with_context(|| setting.place.to_string())?;
+            let (key, engine) = (&setting.key, job.engine.name());
+            ensure!(is_known, "{}: {key} is not an option of {engine} that pmof knows", setting.place);
         }
         job.check().with_context(|| format!("{}, [{}]", section.place, section.name))?;
         Ok(job)
@@ -97,8 +108,14 @@ impl Job {
         let engine = known.with_context(|| {
             format!("{}, [{}]: ioengine is {found}, not one of {names}", section.place, section.name)
         })?;
-        Ok(Self {
-            name: section.name.clone(),
+        let own = written(&section.settings[section.global..]);
+        let global = written(&section.settings[..section.global]);
+        Ok(Self { own, global, ..Self::blank(&section.name, engine) })
+    }
+
+    fn blank(name: &str, engine: IoEngine) -> Self {
+        Self {
+            name: name.to_owned(),
             engine,
             server_ip: String::new(),
             port: PORT_DEFAULT,
@@ -121,18 +138,19 @@ impl Job {
             polling: true,
             grouped: false,
             lat_percentiles: false,
+            disable_clat: false,
+            percentiles: PERCENTILES.to_vec(),
             seed: 1,
-            own: written(&section.settings[section.global..]),
-            global: written(&section.settings[..section.global]),
-        })
+            own: Vec::new(),
+            global: Vec::new(),
+        }
     }
 
-    fn set(&mut self, setting: &Setting, kb_base: u64) -> Result<()> {
+    /// Whether the option is known.
+    fn set(&mut self, setting: &Setting, kb_base: u64) -> Result<bool> {
         let key = setting.key.as_str();
         let flag = || truth(key, setting.value.as_deref());
-        let value = || {
-            setting.value.as_deref().filter(|value| !value.is_empty()).with_context(|| format!("{key} has no value"))
-        };
+        let value = || setting.value.as_deref().filter(|value| !value.is_empty()).with_context(|| no_value(setting));
         match key {
             "ioengine" | "kb_base" | "description" => drop(value()?),
             "serverip" => value()?.clone_into(&mut self.server_ip),
@@ -156,6 +174,8 @@ impl Job {
             "busy_wait_polling" => self.polling = flag()?,
             "group_reporting" => self.grouped = flag()?,
             "lat_percentiles" => self.lat_percentiles = flag()?,
+            "disable_clat" => self.disable_clat = flag()?,
+            "percentile_list" => self.percentiles = percentiles(value()?)?,
             "randseed" => self.seed = number(key, value()?)?,
             "create_serialize" => ensure!(!flag()?, "create_serialize has to be 0: servers wait for their clients"),
             "thread" => ensure!(flag()?, "thread has to be set: jobs of these engines are threads"),
@@ -163,10 +183,15 @@ impl Job {
             "iodepth_batch_complete" | "iodepth_batch_complete_min" | "iodepth_batch_complete_max" | "iodepth_low" => {
                 number::<u32>(key, value()?).map(|_| ())?;
             }
-            "norandommap" | "randrepeat" | "create_on_open" | "clat_percentiles" | "direct" => drop(flag()?),
-            _ => bail!("{key} is not an option of {} that pmof knows", self.engine.name()),
+            "iomem_align" | "mem_align" => {
+                bytes(value()?, kb_base)?;
+            }
+            "disable_slat" | "norandommap" | "randrepeat" | "create_on_open" | "clat_percentiles" | "direct" => {
+                flag()?;
+            }
+            _ => return Ok(false),
         }
-        Ok(())
+        Ok(true)
     }
 
     fn check(&mut self) -> Result<()> {
@@ -218,8 +243,44 @@ impl Job {
     }
 }
 
+/// Whether a job of librpma's engines has this option.
+pub(super) fn is_known(setting: &Setting) -> bool {
+    // A value that is wrong is that of an option.
+    Job::blank("", IoEngine::ApmServer).set(setting, 1024).unwrap_or(true)
+}
+
+/// What is told of an option that is accepted, and changes nothing here.
+pub(super) fn note(setting: &Setting) -> Option<String> {
+    let why = match setting.key.as_str() {
+        "iomem_align" | "mem_align" => "memory is aligned to pages here",
+        "disable_slat" => "there is no submission latency here: it is part of lat",
+        _ => {
+            let name = setting.unset.as_ref()?;
+            return Some(format!("{}: the environment has no {name}, which counts as empty", setting.place));
+        }
+    };
+    Some(format!("{}: {} changes nothing: {why}", setting.place, setting.key))
+}
+
+pub(super) fn no_value(setting: &Setting) -> String {
+    let why = setting.unset.as_ref().map_or_else(String::new, |name| format!(": the environment has no {name}"));
+    format!("{} has no value{why}", setting.key)
+}
+
+/// `99.0:99.9`, in any order.
+fn percentiles(text: &str) -> Result<Vec<f64>> {
+    let one = |text: &str| text.trim().parse().ok().filter(|percent: &f64| *percent > 0.0 && *percent <= 100.0);
+    let mut found = text
+        .split(':')
+        .map(|text| one(text).with_context(|| format!("{text:?} in percentile_list is not more than 0 and up to 100")))
+        .collect::<Result<Vec<_>>>()?;
+    ensure!(found.len() <= PERCENTILES_MAX, "percentile_list has more than {PERCENTILES_MAX} numbers");
+    found.sort_by(f64::total_cmp);
+    Ok(found)
+}
+
 /// `key` alone and `key=1` say yes.
-fn truth(key: &str, value: Option<&str>) -> Result<bool> {
+pub(super) fn truth(key: &str, value: Option<&str>) -> Result<bool> {
     match value {
         None | Some("1") => Ok(true),
         Some("0") => Ok(false),
@@ -227,7 +288,7 @@ fn truth(key: &str, value: Option<&str>) -> Result<bool> {
     }
 }
 
-fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T> {
+pub(super) fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T> {
     value.parse().ok().with_context(|| format!("{key}={value} is no number that it takes"))
 }
 

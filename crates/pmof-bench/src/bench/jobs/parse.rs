@@ -1,7 +1,7 @@
 //! fio's job files: sections, options, comments, includes, and the units of numbers (fio(1), "JOB FILE FORMAT" and "PARAMETER TYPES").
 
 use std::{
-    fs,
+    env, fs,
     path::{Path, PathBuf},
     time::Duration,
 };
@@ -24,6 +24,8 @@ pub(super) struct Setting {
     pub(super) key: String,
     pub(super) value: Option<String>,
     pub(super) place: Place,
+    /// An environment variable in it that is not set, and counts as empty.
+    pub(super) unset: Option<String>,
 }
 
 /// A section but `[global]`, with the options of the global sections before it first.
@@ -77,11 +79,12 @@ impl Reader {
         if let Some(file) = line.strip_prefix("include ") {
             return self.file(&place.file.with_file_name(file.trim()), depth + 1);
         }
+        let (line, unset) = expand(line)?;
         let (key, value) = match line.split_once('=') {
             Some((key, value)) => (key.trim(), Some(value.trim().to_owned())),
-            None => (line, None),
+            None => (line.trim(), None),
         };
-        let setting = Setting { key: key.to_owned(), value, place: place.clone() };
+        let setting = Setting { key: key.to_owned(), value, place: place.clone(), unset };
         match self.sections.last_mut() {
             Some(section) if !self.in_global => section.settings.push(setting),
             _ if self.in_global => self.global.push(setting),
@@ -104,6 +107,39 @@ fn strip_comment(line: &str) -> &str {
     };
     let end = line.char_indices().find(starts).map_or(line.len(), |(at, _)| at);
     line[..end].trim()
+}
+
+/// The line with environment variables (`${NAME}`, empty where it is not set) and fio's keywords replaced, and the first variable that is not set
+/// (fio(1), "ENVIRONMENT VARIABLES" and "RESERVED KEYWORDS").
+fn expand(line: &str) -> Result<(String, Option<String>)> {
+    let (mut expanded, mut rest, mut unset) = (String::new(), line, None);
+    while let Some((before, behind)) = rest.split_once("${") {
+        let (name, behind) = behind.split_once('}').context("a ${ has no }")?;
+        expanded += before;
+        match env::var_os(name) {
+            Some(value) => expanded += &value.to_string_lossy(),
+            None => unset = unset.or_else(|| Some(name.to_owned())),
+        }
+        rest = behind;
+    }
+    expanded += rest;
+    if expanded.contains('$') {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        for (keyword, value) in [
+            ("$pagesize", rustix::param::page_size() as u64),
+            ("$mb_memory", if expanded.contains("$mb_memory") { memory_mib()? } else { 0 }),
+            ("$ncpus", processors as u64),
+        ] {
+            expanded = expanded.replace(keyword, &value.to_string());
+        }
+    }
+    Ok((expanded, unset))
+}
+
+fn memory_mib() -> Result<u64> {
+    let text = fs::read_to_string("/proc/meminfo").context("$mb_memory is not known: reading /proc/meminfo")?;
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB")?.parse().ok());
+    total.map(|kib: u64| kib / 1024).context("/proc/meminfo does not say what $mb_memory is")
 }
 
 /// Bytes. With `kb_base` 1024, fio's default, `k` is 1024 and `kib` 1000, for compatibility; with 1000 they are what they are elsewhere.
@@ -198,6 +234,20 @@ mod tests {
         assert_eq!((keys(0), keys(1)), (vec!["thread", "port", "bs"], vec!["thread", "port", "sync"]));
         assert_eq!((sections[0].settings[2].value.as_deref(), sections[0].settings[2].place.line), (Some("4k#x"), 6));
         assert_eq!(sections[0].settings[1].value.as_deref(), Some("7000"));
+    }
+
+    #[test]
+    fn variables_and_keywords_are_replaced() {
+        let expanded = |line: &str| expand(line).unwrap();
+        // Cargo sets it.
+        let package = env!("CARGO_PKG_NAME");
+        assert_eq!(expanded("a=${CARGO_PKG_NAME}/${CARGO_PKG_NAME}"), (format!("a={package}/{package}"), None));
+        let (line, unset) = expanded("numjobs=1${PMOF_NO_SUCH_VARIABLE}");
+        assert_eq!((line.as_str(), unset.as_deref()), ("numjobs=1", Some("PMOF_NO_SUCH_VARIABLE")));
+        assert_eq!(expanded("a=$pagesize").0, format!("a={}", rustix::param::page_size()));
+        assert!(expanded("a=$ncpus").0[2..].parse::<u64>().unwrap() > 0);
+        assert!(expanded("a=$mb_memory").0[2..].parse::<u64>().unwrap() > 0);
+        assert!(expand("a=${OPEN").is_err());
     }
 
     #[test]

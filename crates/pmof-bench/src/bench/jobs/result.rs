@@ -31,10 +31,6 @@ pub(super) struct Direction {
     pub(super) run_ms: u64,
 }
 
-/// Percentiles that fio prints.
-pub(super) const PERCENTILES: [f64; 17] =
-    [1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95, 99.99];
-
 impl JobResult {
     /// What it read.
     pub(super) fn reads(&self, job: &Job) -> Direction {

@@ -4,7 +4,7 @@ use std::{fmt::Write as _, time::Duration};
 
 use super::{
     options::Job,
-    result::{Direction, JobResult, PERCENTILES},
+    result::{Direction, JobResult},
 };
 use crate::bench::engine::Reached;
 
@@ -90,7 +90,8 @@ fn describe_direction(job: &Job, name: &str, direction: &Direction, tail: &str, 
         short(direction.bytes as f64, 1024.0, &BINARY),
         direction.run_ms
     ));
-    for what in ["clat", " lat"] {
+    let shown = if job.disable_clat { &[" lat"][..] } else { &["clat", " lat"] };
+    for what in shown {
         let (unit, divisor) = latency_unit(direction.min_ns, direction.max_ns);
         let scaled = |ns: f64| ns / divisor as f64;
         lines.push(format!(
@@ -116,16 +117,30 @@ fn latency_unit(min_ns: u64, max_ns: u64) -> (&'static str, u64) {
 }
 
 fn percentiles(job: &Job, direction: &Direction, lines: &mut Vec<String>) {
-    let values = PERCENTILES.map(|percent| direction.percentile(percent));
-    let (unit, divisor) = latency_unit(values[0], values[values.len() - 1]);
-    let values = values.map(|ns| ns.div_ceil(divisor));
-    let width = values.iter().map(|value| value.to_string().len()).max().unwrap_or(0).max(5);
-    let a_line = (80 - 7) / (12 + width);
+    if job.disable_clat && !job.lat_percentiles {
+        return;
+    }
+    let values: Vec<_> = job.percentiles.iter().map(|percent| direction.percentile(*percent)).collect();
+    let [first, .., last] = values[..] else { return };
+    let (unit, divisor) = latency_unit(first, last);
+    let values = values.into_iter().map(|ns| ns.div_ceil(divisor));
+    let width = values.clone().map(|value| value.to_string().len()).max().unwrap_or(0).max(5);
+    let digits = if job.percentiles.iter().all(|percent| is_short(*percent)) { 2 } else { 3 };
+    let a_line = (80 - 7) / (10 + digits + width);
     lines.push(format!("    {} percentiles ({unit}):", if job.lat_percentiles { "lat" } else { "clat" }));
-    let cells: Vec<String> =
-        PERCENTILES.iter().zip(values).map(|(percent, value)| format!(" {percent:5.2}th=[{value:width$}]")).collect();
+    let cells: Vec<String> = job
+        .percentiles
+        .iter()
+        .zip(values)
+        .map(|(percent, value)| format!(" {percent:5.digits$}th=[{value:width$}]"))
+        .collect();
     let rows = cells.chunks(a_line).map(|row| format!("     |{}", row.join(",")));
     lines.push(rows.collect::<Vec<_>>().join(",\n"));
+}
+
+/// Two digits say it.
+fn is_short(percent: f64) -> bool {
+    (percent * 100.0 - (percent * 100.0).round()).abs() < 1e-9
 }
 
 fn group(name: &str, jobs: &[Job], results: &[(usize, JobResult)], is_read: bool) -> Option<String> {
