@@ -8,6 +8,7 @@ pub mod failure;
 pub mod interrupt;
 pub mod limits;
 pub mod output;
+pub mod ratios;
 pub mod reach;
 pub mod scratch;
 pub mod words;

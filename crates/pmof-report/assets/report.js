@@ -2,7 +2,6 @@
 // Draws the charts of the page. Each chart's element gets `data-drawn`, how many points lie within it.
 (() => {
   const charts = JSON.parse(document.getElementById("data").textContent);
-  const COLORS = 12;
   const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const number = (value) => {
     if (value < 0.005) return "0";
@@ -124,7 +123,7 @@
     const axis = { stroke: color("--quiet"), grid: { stroke: color("--grid"), width: 1 }, ticks: { stroke: color("--line"), width: 1 } };
     const skip = Math.ceil(chart.x.places.length / Math.max(1, Math.floor((width - 70) / 44)));
     const series = chart.lines.map((line) => {
-      const stroke = color(`--c${line.color % COLORS}`);
+      const stroke = line.color.startsWith("--") ? color(line.color) : line.color;
       return {
         label: line.label,
         stroke,

@@ -3,6 +3,7 @@
 use std::{fmt, fs, io, path::Path};
 
 use anyhow::{Context as _, Result, bail, ensure};
+use pmof_console::ratios::RoundRatios;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -82,6 +83,8 @@ pub(crate) struct Beside {
     pub(crate) name: String,
     /// Its numbers, whose missing floor says how pmof compares; or why there are none.
     pub(crate) measured: Result<Measured, String>,
+    /// What pmof takes of its time, where it was measured.
+    pub(crate) ratio: Option<RoundRatios>,
 }
 
 /// One contender.
@@ -108,8 +111,8 @@ pub(crate) struct Numbers {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Floor {
     pub(crate) numbers: Numbers,
-    pub(crate) ratio_p50: Interval,
-    pub(crate) ratio_bandwidth: Interval,
+    pub(crate) ratio_p50: RoundRatios,
+    pub(crate) ratio_bandwidth: RoundRatios,
 }
 
 /// A median, and two values that it lies between.
@@ -198,16 +201,17 @@ impl Finished {
 impl Measured {
     /// From what `pmof bench --json` prints.
     pub(crate) fn of(value: &Value) -> Result<Self> {
+        let rounds = value.get("rounds").and_then(Value::as_u64);
         let floor = match value.get("no_floor").and_then(Value::as_str) {
             Some(why) => Err(why.to_owned()),
             None => Ok(Floor {
                 numbers: Numbers::of(value, "floor_")?,
-                ratio_p50: extremes(value, "ratio_p50")?,
-                ratio_bandwidth: extremes(value, "ratio_bandwidth")?,
+                ratio_p50: ratios(value, "ratio_p50", rounds)?,
+                ratio_bandwidth: ratios(value, "ratio_bandwidth", rounds)?,
             }),
         };
         let peers = value.get("peers").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-        let peers = peers.iter().map(Beside::of).collect::<Result<_>>()?;
+        let peers = peers.iter().map(|peer| Beside::of(peer, rounds)).collect::<Result<_>>()?;
         Ok(Self { own: Numbers::of(value, "")?, floor, reached: Reached::of(value), peers })
     }
 }
@@ -225,18 +229,18 @@ impl Reached {
 }
 
 impl Beside {
-    fn of(value: &Value) -> Result<Self> {
+    fn of(value: &Value, rounds: Option<u64>) -> Result<Self> {
         let word = |name: &str| value.get(name).and_then(Value::as_str).map(str::to_owned);
         let name = word("name").context("a peer has no name")?;
         let absent = word("skipped").or_else(|| Some(format!("it failed: {}", word("failed")?)));
         if let Some(why) = absent {
-            return Ok(Self { name, measured: Err(why) });
+            return Ok(Self { name, measured: Err(why), ratio: None });
         }
-        let ratio = extremes(value, "ratio_p50")?;
-        let compared = format!("pmof takes {:.2} of its time ({:.2} to {:.2})", ratio.median, ratio.low, ratio.high);
+        let ratio = ratios(value, "ratio_p50", rounds)?;
+        let compared = format!("pmof over it, of its time: {}", ratio.text(None, |ratio| format!("{ratio:.2}")));
         let (own, reached) = (Numbers::of(value, "")?, Reached::of(value));
         let measured = Ok(Measured { own, floor: Err(compared), reached, peers: Vec::new() });
-        Ok(Self { name, measured })
+        Ok(Self { name, measured, ratio: Some(ratio) })
     }
 }
 
@@ -267,9 +271,9 @@ impl Numbers {
     }
 }
 
-fn extremes(value: &Value, name: &str) -> Result<Interval> {
+fn ratios(value: &Value, name: &str, rounds: Option<u64>) -> Result<RoundRatios> {
     let of = |end: &str| number(value, &format!("{name}{end}"));
-    Ok(Interval { median: of("")?, low: of("_min")?, high: of("_max")? })
+    Ok(RoundRatios { median: of("")?, min: of("_min")?, max: of("_max")?, rounds })
 }
 
 fn number(value: &Value, name: &str) -> Result<f64> {

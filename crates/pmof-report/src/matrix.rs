@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum as _;
-use pmof_console::words::TransportName;
+use pmof_console::{ratios::RoundRatios, words::TransportName};
 use serde::{Deserialize, Serialize};
 
 use crate::document::{Floor, Interval, Numbers, Place};
@@ -120,7 +120,7 @@ impl Metric {
         }
     }
 
-    pub(crate) fn ratio(self, floor: &Floor) -> Interval {
+    pub(crate) fn ratio(self, floor: &Floor) -> RoundRatios {
         match self {
             Self::Latency => floor.ratio_p50,
             Self::Bandwidth => floor.ratio_bandwidth,

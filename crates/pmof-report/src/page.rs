@@ -6,10 +6,11 @@ use pmof_console::output::size;
 
 use crate::{document::Document, matrix::Metric};
 use figures::{Figure, Row, figures};
-use words::{bytes, interval, number, ratio, x_text};
+use words::{bytes, interval, number, over_floor, x_text};
 
 mod figures;
 mod glance;
+mod plot;
 mod words;
 
 /// uPlot 1.6.32, which draws the charts; its licence goes into each page.
@@ -130,8 +131,7 @@ fn section(figure: &Figure) -> Markup {
             } @else {
                 figure {
                     div class="chart" data-chart=(figure.id) data-points=(figure.points()) role="img"
-                        aria-label={ (figure.title) "; the numbers are in the table below" } {}
-                    noscript { p { "The chart needs JavaScript; the numbers are below." } }
+                        aria-label={ (figure.title) "; the numbers are in the table below" } { (plot::plot(figure)) }
                 }
                 (summary_table(figure))
                 details { summary { "All numbers of this chart, with spread and command" } (full_table(figure)) }
@@ -149,7 +149,10 @@ fn summary_table(figure: &Figure) -> Markup {
     markup! {
         div class="scroll" {
             table {
-                caption { "Median in " (unit) "; in parentheses, times the floor" }
+                caption {
+                    "Median in " (unit) "; behind it, times the floor: the median of the rounds' ratios and, in parentheses, their extremes. "
+                    "! marks a round more than twice or less than half of the median, or one that the medians shown do not agree with."
+                }
                 thead { tr {
                     th scope="col" { (figure.chart.axis.label()) }
                     @for series in figure.measured() { th scope="col" { (series.short) } }
@@ -171,7 +174,7 @@ fn summary_cell(row: Option<&Row>) -> Markup {
             Ok(measured) => markup! {
                 (number(row.metric.of(&measured.own).median))
                 @if let Ok(floor) = &measured.floor {
-                    " " span class="ratio" { "(" (ratio(row.metric.ratio(floor).median)) ")" }
+                    " " span class="ratio" { (over_floor(row.metric, &measured.own, floor)) }
                 }
             },
         },
@@ -226,9 +229,8 @@ fn full_row(figure: &Figure, row: &Row, is_latency: bool) -> Markup {
                     }
                     @match &measured.floor {
                         Ok(floor) => {
-                            @let over = row.metric.ratio(floor);
                             td { (number(row.metric.of(&floor.numbers).median)) }
-                            td { (ratio(over.median)) " (" (ratio(over.low)) " to " (ratio(over.high)) ")" }
+                            td { (over_floor(row.metric, own, floor)) }
                         }
                         Err(why) => { td colspan="2" class="why" { (why) } }
                     }
@@ -276,7 +278,8 @@ fn reading(document: &Document) -> Markup {
             ul {
                 li { strong { "Floor. " } "The same bytes without pmof: over tcp a raw exchange (or stream) with an answer, for files with pwrite and fdatasync between; "
                     "over verbs and libfabric the same work requests on bare queue pairs or endpoints, over shm the same stores and write-back within the process. A mix has no floor of its own." }
-                li { strong { "Ratio. " } "The median over the rounds of each round's own ratio: floor and pmof take turns of a fraction of a second, and meet the same disturbances." }
+                li { strong { "Ratio. " } "The median over the rounds of each round's own ratio, and their extremes: floor and pmof take turns of a fraction of a second, and meet the same disturbances. "
+                    "Fewer than six rounds give no median, only the extremes. A ! marks a round whose ratio is more than twice or less than half of the median, and ratios that the two medians shown do not agree with: repeat such a cell." }
                 li { strong { "Whiskers. " } "The median of a round lies between them with 95 % confidence (order statistics, at least six rounds)." }
                 li { strong { "Durability. " } em { "visible" } ": others read the bytes. " em { "process-crash" } ": they survive the target process. " em { "power-failure" }
                     ": they reached the medium's persistence domain. The label names the method of the flush and whether the level was probed or declared." }

@@ -4,11 +4,14 @@ use std::{iter, path::PathBuf};
 
 use anyhow::{Result, ensure};
 use clap::Args;
-use pmof_console::output::{print_json, say};
+use pmof_console::{
+    output::{print_json, say},
+    ratios::RoundRatios,
+};
 use serde::Serialize;
 
 use crate::{
-    document::{Document, Interval, Measured},
+    document::{Document, Measured},
     matrix::Metric,
 };
 
@@ -41,8 +44,11 @@ struct Row {
     beside: String,
     beside_value: f64,
     unit: &'static str,
-    /// pmof over what is beside it.
+    /// pmof over what is beside it: the median of the rounds' ratios, and their extremes.
     ratio: f64,
+    ratio_min: f64,
+    ratio_max: f64,
+    rounds: Option<u64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -95,9 +101,8 @@ fn rows(document: &Document) -> Result<Vec<Row>> {
             for (x, size) in [(64, "64 B"), (512, "512 B"), (4096, "4 KiB"), (65_536, "64 KiB")] {
                 let Some(measured) = of(chart, "pmof", x)? else { continue };
                 for peer in &measured.peers {
-                    let Ok(theirs) = &peer.measured else { continue };
+                    let (Ok(theirs), Some(ratio)) = (&peer.measured, peer.ratio) else { continue };
                     let (own, theirs) = (measured.own.p50_us.median, theirs.own.p50_us.median);
-                    let ratio = Interval { median: own / theirs, low: 0.0, high: 0.0 };
                     let operation = format!("{transport}: durable write, {size}, {medium}");
                     rows.push(row(operation, peer.name.clone(), (own, theirs, ratio), Metric::Latency.unit()));
                 }
@@ -107,8 +112,9 @@ fn rows(document: &Document) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-fn row(operation: String, beside: String, (pmof, other, ratio): (f64, f64, Interval), unit: &'static str) -> Row {
-    Row { operation, pmof, beside, beside_value: other, unit, ratio: ratio.median }
+fn row(operation: String, beside: String, (pmof, other, ratio): (f64, f64, RoundRatios), unit: &'static str) -> Row {
+    let RoundRatios { median, min, max, rounds } = ratio;
+    Row { operation, pmof, beside, beside_value: other, unit, ratio: median, ratio_min: min, ratio_max: max, rounds }
 }
 
 /// Where the numbers come from: what whoever reads them needs to judge or repeat them.
@@ -128,12 +134,30 @@ fn source(document: &Document) -> String {
     )
 }
 
+/// All lines of a report.
+#[cfg(test)]
+pub(crate) fn markdown(document: &Document) -> Result<String> {
+    Ok(Rows { rows: rows(document)?, source: source(document) }.markdown())
+}
+
 impl Rows {
     fn markdown(&self) -> String {
         let head = "| operation | pmof | beside | it takes | pmof over it |\n|---|---|---|---|---|".to_owned();
         let line = |row: &Row| {
-            let Row { operation, pmof, beside, beside_value, unit, ratio } = row;
-            format!("| {operation} | {pmof:.1} {unit} | {beside} | {beside_value:.1} {unit} | {ratio:.2} |")
+            let Row {
+                operation,
+                pmof,
+                beside,
+                beside_value,
+                unit,
+                ratio: median,
+                ratio_min: min,
+                ratio_max: max,
+                rounds,
+            } = row;
+            let ratios = RoundRatios { median: *median, min: *min, max: *max, rounds: *rounds };
+            let ratio = ratios.text(Some(pmof / beside_value), |ratio| format!("{ratio:.2}"));
+            format!("| {operation} | {pmof:.1} {unit} | {beside} | {beside_value:.1} {unit} | {ratio} |")
         };
         let lines = iter::once(head).chain(self.rows.iter().map(line)).chain([String::new(), self.source.clone()]);
         lines.collect::<Vec<_>>().join("\n")

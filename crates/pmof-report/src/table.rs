@@ -64,7 +64,7 @@ pub fn csv(document: &Document) -> Result<String> {
             }
             (_, measured) => {
                 let measured = measured.context("a result without numbers")?;
-                for Beside { name, measured } in &measured.peers {
+                for Beside { name, measured, .. } in &measured.peers {
                     let mut row = [&row[..2], &[name.clone(), row[3].clone()]].concat();
                     fill(&mut row, measured.as_ref());
                     row.push(cell.command.clone());
@@ -116,7 +116,7 @@ fn numbers(measured: &Measured) -> Vec<String> {
         Ok(floor) => {
             put(&[floor.numbers.p50_us.median, floor.numbers.p99_us, floor.numbers.mib_per_s.median]);
             for ratio in [floor.ratio_p50, floor.ratio_bandwidth] {
-                put(&[ratio.median, ratio.low, ratio.high]);
+                put(&[ratio.median, ratio.min, ratio.max]);
             }
             row.push(String::new());
         }

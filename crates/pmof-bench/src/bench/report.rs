@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use pmof::{Flushed, Receipt, ReplicaReceipt};
-use pmof_console::output::say;
+use pmof_console::{output::say, ratios::RoundRatios};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -83,10 +83,12 @@ pub(super) fn latency_head() -> String {
     format!("{:<12}{:>12}{:>12}{:>12}{:>12}", "", "p50 us", "p90 us", "p99 us", "p999 us")
 }
 
-/// `1.08 (1.05 to 1.13 over the rounds)`.
+/// `1.080 (1.050 to 1.130) over the rounds`; with fewer than six rounds their extremes and how many they were.
 pub(super) fn spread_text(spread: &Spread) -> String {
-    let Spread { median, min, max } = spread;
-    format!("{median:.3} ({min:.3} to {max:.3} over the rounds)")
+    let Spread { median, min, max, count } = *spread;
+    let ratios = RoundRatios { median, min, max, rounds: Some(count as u64) };
+    let text = ratios.text(None, |ratio| format!("{ratio:.3}"));
+    if ratios.has_median() { text + " over the rounds" } else { text }
 }
 
 #[cfg(test)]
@@ -100,7 +102,7 @@ mod tests {
         let mut histogram = LatencyHistogram::default();
         histogram.record(std::time::Duration::from_micros(7));
         report.put_latencies("floor_", &histogram.summary()).unwrap();
-        report.put_spread("ratio_p50", &Spread { median: 1.1, min: 1.0, max: 1.5 }).unwrap();
+        report.put_spread("ratio_p50", &Spread { median: 1.1, min: 1.0, max: 1.5, count: 9 }).unwrap();
         report.put("size_bytes", 512).unwrap();
         for name in ["floor_p50_us", "floor_p999_us", "ratio_p50", "ratio_p50_min", "ratio_p50_max", "size_bytes"] {
             assert!(report.0.contains_key(name), "{name} of {:?}", report.0);

@@ -108,6 +108,8 @@ pub struct Spread {
     pub min: f64,
     /// The greatest.
     pub max: f64,
+    /// How many values.
+    pub count: usize,
 }
 
 impl Spread {
@@ -119,7 +121,7 @@ impl Spread {
         let middle = values.len() / 2;
         let median =
             if values.len() % 2 == 0 { f64::midpoint(values[middle - 1], values[middle]) } else { values[middle] };
-        Some(Self { median, min, max })
+        Some(Self { median, min, max, count: values.len() })
     }
 }
 
@@ -271,8 +273,8 @@ mod tests {
     fn the_spread_of_known_values() {
         let spread = |values: &[f64]| Spread::of(values.iter().copied());
         assert_eq!(spread(&[]), None);
-        assert_eq!(spread(&[3.0]), Some(Spread { median: 3.0, min: 3.0, max: 3.0 }));
-        assert_eq!(spread(&[5.0, 1.0, 2.0]), Some(Spread { median: 2.0, min: 1.0, max: 5.0 }));
-        assert_eq!(spread(&[4.0, 1.0, 2.0, 100.0]), Some(Spread { median: 3.0, min: 1.0, max: 100.0 }));
+        assert_eq!(spread(&[3.0]), Some(Spread { median: 3.0, min: 3.0, max: 3.0, count: 1 }));
+        assert_eq!(spread(&[5.0, 1.0, 2.0]), Some(Spread { median: 2.0, min: 1.0, max: 5.0, count: 3 }));
+        assert_eq!(spread(&[4.0, 1.0, 2.0, 100.0]), Some(Spread { median: 3.0, min: 1.0, max: 100.0, count: 4 }));
     }
 }

@@ -42,12 +42,12 @@ struct Point {
 /// A line that is drawn.
 #[derive(Debug, Serialize)]
 pub(super) struct Line {
-    label: String,
-    is_floor: bool,
-    /// Lines of one series and its floor share it.
-    color: usize,
+    pub(super) label: String,
+    pub(super) is_floor: bool,
+    /// One of its own: no two lines of a chart share it.
+    pub(super) color: String,
     /// Place, median, and both ends of its interval.
-    points: Vec<[f64; 4]>,
+    pub(super) points: Vec<[f64; 4]>,
 }
 
 /// A cell.
@@ -124,7 +124,7 @@ fn figure(document: &Document, chart: &'static Chart, transports: &[&String]) ->
 fn peers(cells: &[Point]) -> Vec<(String, Vec<Point>)> {
     let mut peers: Vec<(String, Vec<Point>)> = Vec::new();
     for cell in cells {
-        for Beside { name, measured } in cell.measured.iter().flat_map(|measured| &measured.peers) {
+        for Beside { name, measured, .. } in cell.measured.iter().flat_map(|measured| &measured.peers) {
             let point = Point { x: cell.x, command: cell.command.clone(), measured: measured.clone() };
             match peers.iter_mut().find(|(known, _)| known == name) {
                 Some((_, points)) => points.push(point),
@@ -161,13 +161,13 @@ impl Figure {
             }
             self.rows.push(Row { series: series.index, x, metric, measured, command });
         }
-        let color = series.index;
         let has_floor = with_floor && !floor_points.is_empty();
         if let Some(label) = label {
+            let color = color(self.lines.len());
             self.lines.push(Line { label, is_floor: false, color, points });
         }
         if has_floor {
-            let label = floor_label(&series, self.chart);
+            let (label, color) = (floor_label(&series, self.chart), color(self.lines.len()));
             self.lines.push(Line { label, is_floor: true, color, points: floor_points });
         }
         self.series.push(series);
@@ -271,8 +271,19 @@ fn floor_label(series: &Shown, chart: &Chart) -> String {
     format!("floor of {transport}: {what}")
 }
 
+/// Colours that the style sheet chooses.
+const COLORS: usize = 12;
+
+/// A colour of the style sheet, as the name of its property; behind these, one by the golden angle.
+fn color(index: usize) -> String {
+    match index.checked_sub(COLORS) {
+        None => format!("--c{index}"),
+        Some(more) => format!("hsl({:.1} 65% {}%)", (more as f64 * 137.508 + 20.0) % 360.0, 42 + more / 24 % 3 * 10),
+    }
+}
+
 /// A short form for the axis itself.
-fn tick(axis: Axis, x: u64) -> String {
+pub(super) fn tick(axis: Axis, x: u64) -> String {
     match axis {
         Axis::Size if x >= 1024 && x % 1024 == 0 => format!("{}K", x >> 10),
         _ => x.to_string(),

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use maud::{Markup, html};
 
-use super::words::{number, ratio};
+use super::words::{number, over_floor};
 use crate::{
     document::{Document, Finished, Measured},
     matrix::Metric,
@@ -43,7 +43,7 @@ fn card(transport: &str, what: &str, metric: Metric, measured: &Measured) -> Mar
             p class="value" { (number(metric.of(&measured.own).median)) " " span { (metric.unit()) } }
             p class="beside" {
                 @if let Ok(floor) = &measured.floor {
-                    (ratio(metric.ratio(floor).median)) " the floor's " (number(metric.of(&floor.numbers).median))
+                    (over_floor(metric, &measured.own, floor)) " the floor's " (number(metric.of(&floor.numbers).median))
                 }
                 @if let Some(reached) = &measured.reached { br; (reached.durability) ", " (reached.method) }
             }

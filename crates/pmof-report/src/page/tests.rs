@@ -122,3 +122,73 @@ fn peers_are_drawn_and_listed_beside_pmof() {
     assert!(rows[1].contains(",nbdkit-tcp,") && rows[2].contains(",etcd,"), "{rows:?}");
     assert!(rows[2].contains("skipped,etcd is not installed"), "{rows:?}");
 }
+
+/// Changes all results of a report.
+fn with_results(change: impl Fn(&mut serde_json::Value)) -> Document {
+    let mut document = golden();
+    for cell in &mut document.cells {
+        if let Outcome::Result(value) = &mut cell.outcome {
+            change(value);
+        }
+    }
+    document
+}
+
+/// The mean of two rounds, one of which was disturbed, contradicts both medians that stand beside it.
+#[test]
+fn few_rounds_show_their_extremes_and_no_median() {
+    let page = |rounds: u64| {
+        let document = with_results(|value| {
+            for name in ["ratio_p50", "ratio_bandwidth"] {
+                value["rounds"] = rounds.into();
+                value[name] = 456.7.into();
+                value[format!("{name}_min")] = 1.21.into();
+                value[format!("{name}_max")] = 912.19.into();
+            }
+        });
+        (html(&document).unwrap(), crate::rows::markdown(&document).unwrap())
+    };
+    let (few, rows) = page(2);
+    assert!(few.contains("1.21× to 912×, 2 rounds only") && !few.contains("457×"), "no word of two rounds");
+    assert!(rows.contains("1.21 to 912.19, 2 rounds only") && !rows.contains("456.70"), "{rows}");
+    let (enough, rows) = page(9);
+    assert!(enough.contains("457× (1.21× to 912×!)") && rows.contains("456.70 (1.21 to 912.19!)"), "{rows}");
+}
+
+#[test]
+fn no_two_lines_of_a_chart_share_a_colour() {
+    let mut document = with_peers();
+    for cell in &mut document.cells {
+        if let Outcome::Result(value) = &mut cell.outcome {
+            let Some(peers) = value.get_mut("peers").and_then(serde_json::Value::as_array_mut) else { continue };
+            let peer = peers[0].clone();
+            peers.extend((0..30).map(|number| {
+                let mut peer = peer.clone();
+                peer["name"] = format!("peer {number}").into();
+                peer
+            }));
+        }
+    }
+    let figures = figures(&document).unwrap();
+    assert!(figures.iter().any(|figure| figure.lines.len() > 30));
+    for figure in &figures {
+        let mut colors: Vec<_> = figure.lines.iter().map(|line| &line.color).collect();
+        colors.sort();
+        colors.dedup();
+        assert_eq!(colors.len(), figure.lines.len(), "{}", figure.id);
+    }
+}
+
+#[test]
+fn every_point_is_drawn_without_the_script() {
+    let document = golden();
+    let page = html(&document).unwrap();
+    let figures = figures(&document).unwrap();
+    let points: usize = figures.iter().map(Figure::points).sum();
+    assert!(points > 0 && !page.contains("NaN") && !page.contains("noscript"));
+    let drawn = figures.iter().filter(|figure| !figure.lines.is_empty()).count();
+    assert_eq!((page.matches("<circle").count(), page.matches("<svg").count()), (points, drawn));
+    for line in figures.iter().flat_map(|figure| &figure.lines) {
+        assert!(page.contains(&line.label), "{}", line.label);
+    }
+}

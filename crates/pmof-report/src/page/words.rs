@@ -1,6 +1,9 @@
 //! Numbers for people.
 
-use crate::{document::Interval, matrix::Axis};
+use crate::{
+    document::{Floor, Interval, Numbers},
+    matrix::{Axis, Metric},
+};
 
 /// Three digits that count, and groups of thousands.
 pub(super) fn number(value: f64) -> String {
@@ -27,6 +30,12 @@ fn grouped(digits: &str) -> String {
 /// `1.18x`.
 pub(super) fn ratio(value: f64) -> String {
     format!("{}×", number(value))
+}
+
+/// `1.18× (1.10× to 1.30×)`: pmof over the floor, by rounds.
+pub(super) fn over_floor(metric: Metric, own: &Numbers, floor: &Floor) -> String {
+    let shown = metric.of(own).median / metric.of(&floor.numbers).median;
+    metric.ratio(floor).text(Some(shown), ratio)
 }
 
 /// `7.90 to 8.10`.

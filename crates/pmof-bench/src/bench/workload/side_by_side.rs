@@ -6,6 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum as _};
 use pmof_console::{
     output::{print_json, say},
+    ratios::{OUTLIER, ROUNDS_MIN, RoundRatios},
     words,
 };
 use serde_json::{Value, json};
@@ -44,6 +45,10 @@ pub(in crate::bench) struct PeersArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 15, value_parser = clap::value_parser!(u64).range(1..=1000))]
     rounds: u64,
 }
+
+/// Width of a cell of the table, and of that the part behind its median.
+const CELL: usize = 42;
+const BEHIND: usize = 31;
 
 /// Runs `pmof bench peers`.
 pub(in crate::bench) fn run_peers(args: &PeersArgs) -> Result<()> {
@@ -116,22 +121,22 @@ impl PeersArgs {
 fn table(args: &PeersArgs, medium: Medium, cells: &[Value]) -> Result<String> {
     let transport = args.stage.reach.transport.name();
     let mut text = format!(
-        "Durable writes over {transport}, {}, {}: medians in us, and in parentheses pmof's over them\n",
+        "Durable writes over {transport}, {}, {}: medians in us, behind them pmof's over them in the median of the rounds, and the extremes of these\n",
         medium.name(),
         args.waiting.name()
     );
-    let sizes = args.size.iter().fold(String::new(), |line, size_bytes| line + &format!("{size_bytes:>18}"));
+    let sizes = args.size.iter().fold(String::new(), |line, size_bytes| line + &format!("{size_bytes:>CELL$}"));
     writeln!(text, "{:<12}{sizes}", "bytes")?;
-    let own = |cell: &Value| cell["p50_us"].as_f64().map(|p50_us| format!("{p50_us:.2}        "));
+    let own = |cell: &Value| cell["p50_us"].as_f64().map(|p50_us| format!("{p50_us:.2}{:BEHIND$}", ""));
     let first = cells.first().context("there are no sizes")?;
     writeln!(text, "{}  {}", line("pmof", cells, own), promise(first, 1))?;
-    let floor = |cell: &Value| Some(number(cell["floor_p50_us"].as_f64()?, cell["ratio_p50"].as_f64()?));
+    let floor = |cell: &Value| number(cell, cell["floor_p50_us"].as_f64()?, cell);
     writeln!(text, "{}  the bare work of the transport and the medium", line("floor", cells, floor))?;
     let mut absent = String::new();
     for (place, peer) in args.peers.iter().enumerate() {
         let of = |cell: &Value| {
             let peer = &cell["peers"][place];
-            Some(number(peer["p50_us"].as_f64()?, peer["ratio_p50"].as_f64()?))
+            number(cell, peer["p50_us"].as_f64()?, peer)
         };
         let measured = cells.iter().map(|cell| &cell["peers"][place]).find(|peer| peer["p50_us"].is_number());
         if let Some(shown) = measured {
@@ -146,16 +151,29 @@ fn table(args: &PeersArgs, medium: Medium, cells: &[Value]) -> Result<String> {
             writeln!(absent, "{word}: {}: {why}", peer.name())?;
         }
     }
+    writeln!(
+        text,
+        "!: a round's ratio is more than {OUTLIER} times the median, or less than it over {OUTLIER}, or no round's is that of the medians that are shown"
+    )?;
+    if args.rounds < ROUNDS_MIN {
+        writeln!(text, "{} rounds are too few for medians of ratios: it takes {ROUNDS_MIN}", args.rounds)?;
+    }
     Ok(text + &absent)
 }
 
 fn line(name: &str, cells: &[Value], of: impl Fn(&Value) -> Option<String>) -> String {
-    let numbers = cells.iter().map(|cell| format!("{:>18}", of(cell).unwrap_or_else(|| "-        ".to_owned())));
+    let absent = || format!("-{:BEHIND$}", "");
+    let numbers = cells.iter().map(|cell| format!("{:>CELL$}", of(cell).unwrap_or_else(absent)));
     format!("{name:<12}{}", numbers.collect::<String>())
 }
 
-fn number(p50_us: f64, ratio: f64) -> String {
-    format!("{p50_us:.2} {:>7}", format!("({ratio:.2})"))
+/// A median, and pmof's over it as `found` has it.
+fn number(cell: &Value, p50_us: f64, found: &Value) -> Option<String> {
+    let of = |name: &str| found[name].as_f64();
+    let (median, min, max) = (of("ratio_p50")?, of("ratio_p50_min")?, of("ratio_p50_max")?);
+    let ratios = RoundRatios { median, min, max, rounds: cell["rounds"].as_u64() };
+    let text = ratios.text(Some(cell["p50_us"].as_f64()? / p50_us), |ratio| format!("{ratio:.2}"));
+    Some(format!("{p50_us:.2}  {text:<width$}", width = BEHIND - 2))
 }
 
 /// Which failure the bytes survive, and by what.
