@@ -295,6 +295,8 @@ impl FromStr for Address {
             return Ok(Self { transport, place: Place::Path(path) });
         }
         let bad = || AddressError::BadHostPort { text: text.to_owned(), transport };
+        // As URLs are completed by many a program: the root of the host.
+        let rest = rest.strip_suffix('/').unwrap_or(rest);
         let (host, port) = match rest.strip_prefix('[') {
             Some(rest) => rest.split_once(']').ok_or_else(bad)?,
             None => rest.split_at(rest.find(':').unwrap_or(rest.len())),
@@ -405,6 +407,14 @@ mod tests {
             let found = FabricProvider::of_library_name(name, is_connected);
             assert_eq!(found.map(FabricProvider::scheme), scheme, "{name}");
         }
+    }
+
+    #[test]
+    fn a_slash_at_the_end_is_the_hosts_root() {
+        for text in ["tcp://h:7204/", "verbs://[::1]:7204/", "tcp://h/"] {
+            assert_eq!(text.parse::<Address>(), text[..text.len() - 1].parse(), "{text}");
+        }
+        assert!("tcp://h:7204//".parse::<Address>().is_err() && "tcp:///".parse::<Address>().is_err());
     }
 
     #[test]

@@ -39,11 +39,10 @@ impl std::error::Error for Unprinted {}
 /// its work by now.
 pub fn print(text: &str) -> io::Result<()> {
     let mut output = io::stdout().lock();
-    match output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+    if let Err(error) = output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+        if error.kind() != io::ErrorKind::BrokenPipe {
             LOST.get_or_init(|| error.kind());
         }
-        _ => {}
     }
     Ok(())
 }

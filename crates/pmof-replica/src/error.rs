@@ -16,6 +16,7 @@ use crate::{ChangeError, PersistFailure, PoolUrl, PoolUrlError, ReplicaPlace, Ta
 
 use self::lists::{domains, listed};
 
+mod io;
 mod lists;
 mod outsiders;
 

@@ -1,6 +1,8 @@
 use std::{fs, os::fd::AsFd, os::unix::fs::MetadataExt, path::Path};
 
-use super::{ZEROS_BYTES, allocate, create_whole, reserve, space_error, unnamed_file, write_zeros};
+use rustix::io::Errno;
+
+use super::{ZEROS_BYTES, allocate, create_whole, map_error, reserve, space_error, unnamed_file, write_zeros};
 use crate::MemError;
 
 #[test]
@@ -64,4 +66,15 @@ fn a_probe_file_has_no_name() {
     let file = unnamed_file(directory.path(), 4096).unwrap();
     assert_eq!(rustix::fs::fstat(&file).unwrap().st_size, 4096);
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+/// A limit of this process is not the file system's fault.
+#[test]
+fn a_mapping_without_room_is_told_from_one_that_is_refused() {
+    for (errno, words) in
+        [(Errno::NOMEM, "vm.max_map_count"), (Errno::AGAIN, "ulimit -l"), (Errno::NODEV, "shared mappings")]
+    {
+        let text = map_error(Path::new("/pool"), errno).to_string();
+        assert!(text.contains(words) && text.contains("mmap of /pool"), "{text}");
+    }
 }

@@ -68,9 +68,10 @@ fn direction(job: &Job, direction: &Direction, with_bins: bool) -> Value {
     let iops = if direction.operations == 0 { 0.0 } else { direction.operations_per_s() };
     // fio has percentiles and bins of one of the two.
     let of = |is_shown: bool| if is_shown { &job.percentiles[..] } else { &[] };
-    let clat = match job.disable_clat {
-        true => latency(&JobResult::default().reads(job), &[], false),
-        false => latency(direction, of(!job.lat_percentiles), with_bins),
+    let clat = if job.disable_clat {
+        latency(&JobResult::default().reads(job), &[], false)
+    } else {
+        latency(direction, of(!job.lat_percentiles), with_bins)
     };
     json!({
         "io_bytes": direction.bytes,

@@ -121,8 +121,8 @@ fn percentiles(job: &Job, direction: &Direction, lines: &mut Vec<String>) {
         return;
     }
     let values: Vec<_> = job.percentiles.iter().map(|percent| direction.percentile(*percent)).collect();
-    let [first, .., last] = values[..] else { return };
-    let (unit, divisor) = latency_unit(first, last);
+    let (Some(first), Some(last)) = (values.first(), values.last()) else { return };
+    let (unit, divisor) = latency_unit(*first, *last);
     let values = values.into_iter().map(|ns| ns.div_ceil(divisor));
     let width = values.clone().map(|value| value.to_string().len()).max().unwrap_or(0).max(5);
     let digits = if job.percentiles.iter().all(|percent| is_short(*percent)) { 2 } else { 3 };
