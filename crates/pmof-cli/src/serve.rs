@@ -78,9 +78,12 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_enum, value_name = "LEVEL")]
     log_level: Option<LogLevel>,
     /// Serve metrics for Prometheus at this address, as HOST:PORT or the path of a Unix socket: `http://HOST:PORT/metrics`. They
-    /// name no pool and no client, and whoever reaches the address may read them
+    /// name pools and no client, and whoever reaches the address may read them
     #[arg(long, value_name = "ADDRESS", conflicts_with = "stdio", value_parser = parsed::<MetricsAddress>)]
     metrics: Option<MetricsAddress>,
+    /// Maximum number of pools that have metrics of their own, by their names: those that lack members come first. 0 names none; all count in the totals
+    #[arg(long, value_name = "COUNT", default_value_t = 100, conflicts_with = "stdio")]
+    metrics_pools: usize,
     /// How long a target that is told to stop (SIGTERM, SIGINT) waits for initiators to close their pools, such as 30s; then it ends their
     /// connections and tells them why. A second signal ends them at once
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = words::time)]
@@ -219,7 +222,8 @@ impl ServeArgs {
         // Before it is ready: a signal that comes meanwhile is not lost.
         let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot handle signals")?;
         let service = Service::start(root, &self.listen, self.options())?;
-        let metrics = self.metrics.as_ref().map(|address| MetricsServer::start(address, service.observer()));
+        let metrics =
+            self.metrics.as_ref().map(|address| MetricsServer::start(address, service.observer(), self.metrics_pools));
         let _metrics = metrics.transpose()?;
         let _watchdog = manager::Watchdog::start(service.observer())?;
         for address in service.addresses() {

@@ -42,6 +42,8 @@ struct StatusReport {
     is_draining: bool,
     uptime_s: u64,
     root: String,
+    is_root_writable: bool,
+    is_root_attached: bool,
     free_bytes: u64,
     total_bytes: u64,
     connections: u64,
@@ -80,6 +82,8 @@ impl StatusReport {
             is_draining: status.is_draining,
             uptime_s: status.uptime_ms / 1000,
             root: status.root,
+            is_root_writable: status.is_root_writable,
+            is_root_attached: status.is_root_attached,
             free_bytes: status.free_bytes,
             total_bytes: status.total_bytes,
             connections: status.connections,
@@ -101,7 +105,12 @@ impl StatusReport {
         line("version", &format!("{}, protocol {protocol}, pool format {format}", self.version));
         let uptime = humantime::format_duration(Duration::from_secs(self.uptime_s));
         line("up", &format!("{uptime}{}", if self.is_draining { ", told to stop" } else { "" }));
-        line("root", &self.root);
+        let fault = match (self.is_root_attached, self.is_root_writable) {
+            (false, _) => ", which was unmounted, mounted over, renamed or removed: no pool is opened or made",
+            (true, false) => ", where no pool can be made: it is read-only for the target",
+            (true, true) => "",
+        };
+        line("root", &format!("{}{fault}", self.root));
         line("free", &format!("{} of {}", output::size(self.free_bytes), output::size(self.total_bytes)));
         line("connections", &format!("{} of {}", self.connections, self.max_connections));
         line("memory", &format!("{} of {}", output::size(self.memory_bytes), output::size(self.memory_budget_bytes)));

@@ -59,6 +59,25 @@ pub enum PoolRefusal {
 }
 
 impl PoolRefusal {
+    /// Each of them.
+    pub const ALL: [Self; 15] = [
+        Self::NotFound,
+        Self::AlreadyExists,
+        Self::Busy,
+        Self::NotFenceable,
+        Self::NotAUsablePool,
+        Self::HeadersDamaged,
+        Self::OldFormat,
+        Self::BadSize,
+        Self::NoSpace,
+        Self::NotDurable,
+        Self::NotWritable,
+        Self::BadSet,
+        Self::PartMissing,
+        Self::NotAdmitted,
+        Self::Failed,
+    ];
+
     /// The errno by which programs of librpmem know it (docs/librpmem.md).
     pub fn errno(self) -> i32 {
         let errno = match self {

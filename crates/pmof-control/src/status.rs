@@ -17,6 +17,10 @@ pub struct TargetStatus {
     pub pool_format: u16,
     /// It was told to stop.
     pub is_draining: bool,
+    /// Pools can be made under its root.
+    pub is_root_writable: bool,
+    /// Its root is still what the root's path leads to.
+    pub is_root_attached: bool,
     /// Milliseconds since it was started.
     pub uptime_ms: u64,
     /// Connections, that of whoever asks included.

@@ -16,6 +16,8 @@ pub struct WriterStatus {
     pub members: Vec<MemberProgress>,
     /// What happened last, the oldest first: at most [`MAX_TOLD_EVENTS`], and fewer where their texts are long.
     pub events: Vec<ToldEvent>,
+    /// When the writer last ended a scrub of the whole pool, in milliseconds since 1970, by its clock; 0 where it has not.
+    pub scrubbed_unix_ms: u64,
 }
 
 /// One member, as the pool's writer sees it.

@@ -1,5 +1,7 @@
 //! Digests of blocks of memory, by which two copies are compared without being sent.
 
+use std::ops::Range;
+
 use pmof_mem::{Medium, MemError};
 
 /// Bytes of a digest: BLAKE3's.
@@ -16,20 +18,58 @@ const CHUNK_BYTES: usize = 128 << 10;
 /// # Errors
 /// Those of reading `memory`.
 pub fn digests_of(memory: &dyn Medium, offset: u64, len_bytes: u64, block_bytes: u64) -> Result<Vec<Digest>, MemError> {
-    let block_bytes = block_bytes.max(1);
-    let mut chunk = vec![0; CHUNK_BYTES.min(block_bytes as usize)];
-    let mut digests = Vec::with_capacity(len_bytes.div_ceil(block_bytes) as usize);
-    let (mut at, end) = (offset, offset.saturating_add(len_bytes));
-    while at < end {
-        let block_end = end.min(at.saturating_add(block_bytes));
-        let mut hasher = blake3::Hasher::new();
-        while at < block_end {
-            let part = (block_end - at).min(chunk.len() as u64) as usize;
-            memory.read(at, &mut chunk[..part])?;
-            hasher.update(&chunk[..part]);
-            at += part as u64;
-        }
-        digests.push(*hasher.finalize().as_bytes());
+    let mut digester = Digester::new(offset, len_bytes, block_bytes);
+    digester.advance(memory, u64::MAX)?;
+    Ok(digester.digests)
+}
+
+/// The same in parts, for who has other work to do between them.
+#[derive(Debug)]
+pub struct Digester {
+    at: u64,
+    end: u64,
+    block_bytes: u64,
+    /// Where the block ends that `hasher` is in.
+    block_end: u64,
+    hasher: blake3::Hasher,
+    digests: Vec<Digest>,
+}
+
+impl Digester {
+    /// Of the blocks of `block_bytes` (at least 1) of this range.
+    pub fn new(offset: u64, len_bytes: u64, block_bytes: u64) -> Self {
+        let (block_bytes, end) = (block_bytes.max(1), offset.saturating_add(len_bytes));
+        let block_end = end.min(offset.saturating_add(block_bytes));
+        Self { at: offset, end, block_bytes, block_end, hasher: blake3::Hasher::new(), digests: Vec::new() }
     }
-    Ok(digests)
+
+    /// What [`advance`](Self::advance) of so many bytes reads next.
+    pub fn next(&self, part_bytes: u64) -> Range<u64> {
+        self.at..self.end.min(self.at.saturating_add(part_bytes))
+    }
+
+    /// Reads up to `part_bytes` more of `memory`.
+    ///
+    /// # Errors
+    /// Those of reading `memory`.
+    pub fn advance(&mut self, memory: &dyn Medium, part_bytes: u64) -> Result<(), MemError> {
+        let part_end = self.next(part_bytes).end;
+        let mut chunk = vec![0; CHUNK_BYTES.min((part_end - self.at) as usize)];
+        while self.at < part_end {
+            let len_bytes = (part_end.min(self.block_end) - self.at).min(chunk.len() as u64) as usize;
+            memory.read(self.at, &mut chunk[..len_bytes])?;
+            self.hasher.update(&chunk[..len_bytes]);
+            self.at += len_bytes as u64;
+            if self.at == self.block_end {
+                self.digests.push(*std::mem::take(&mut self.hasher).finalize().as_bytes());
+                self.block_end = self.end.min(self.at.saturating_add(self.block_bytes));
+            }
+        }
+        Ok(())
+    }
+
+    /// The digests, once all of the range was read.
+    pub fn finish(self) -> Result<Vec<Digest>, Self> {
+        if self.at == self.end { Ok(self.digests) } else { Err(self) }
+    }
 }

@@ -35,7 +35,7 @@ pub struct OperationCounts {
     pub atomics: u64,
     /// Flushes that were answered, by the level that they reached, in the order of [`Durability::ALL`].
     pub flushes: [u64; 3],
-    /// Operations that were refused, by the reason, of which there was at least one.
+    /// Operations that were refused, by the reason: all reasons, also those that there was none of.
     pub refusals: Vec<(Refusal, u64)>,
 }
 
@@ -76,8 +76,7 @@ impl OperationCounters {
             let count = count.load(Relaxed);
             match counts.refusals.iter_mut().find(|(known, _)| *known == refusal) {
                 Some((_, sum)) => *sum += count,
-                None if count > 0 => counts.refusals.push((refusal, count)),
-                None => {}
+                None => counts.refusals.push((refusal, count)),
             }
         }
     }

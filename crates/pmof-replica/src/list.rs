@@ -26,14 +26,23 @@ pub fn list_pools(target: &TargetUrl, options: &PoolOptions) -> Result<Vec<PoolN
 pub fn describe_pools(target: &TargetUrl, options: &PoolOptions) -> Result<Vec<ListedPool>, PoolError> {
     let describe = || {
         let site = options.reach.site_at(&mut options.reach.peers(), target, None, None)?;
-        let mut pools = Vec::new();
-        for name in names(&site)? {
-            match site.ask(&Request::Info { name: name.clone() }) {
-                Ok(Reply::Info(info)) => pools.push((name, Ok(info))),
+        let names = names(&site)?;
+        let (mut pools, mut rest) = (Vec::with_capacity(names.len()), &names[..]);
+        while !rest.is_empty() {
+            let infos = match site.ask(&Request::infos_page(rest)) {
+                Ok(Reply::Infos(infos)) if (1..=rest.len()).contains(&infos.len()) => infos,
                 Ok(_) => return Err(ReplicaError::Unexpected),
-                Err(ReplicaError::Refused { refusal: PoolRefusal::NotFound, .. }) => {}
-                Err(error @ ReplicaError::Refused { .. }) => pools.push((name, Err(error))),
                 Err(error) => return Err(error),
+            };
+            let (told, others) = rest.split_at(infos.len());
+            rest = others;
+            for (name, info) in told.iter().zip(infos) {
+                match info.map_err(|(code, text)| (PoolRefusal::from_code(code), text)) {
+                    Ok(info) if info.name == *name => pools.push((name.clone(), Ok(Box::new(info)))),
+                    Ok(_) => return Err(ReplicaError::Unexpected),
+                    Err((PoolRefusal::NotFound, _)) => {}
+                    Err((refusal, text)) => pools.push((name.clone(), Err(ReplicaError::Refused { refusal, text }))),
+                }
             }
         }
         Ok(pools)

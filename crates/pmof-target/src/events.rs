@@ -6,6 +6,7 @@ use std::{fmt, path::Path};
 use log::Level;
 use pmof_access::{Address, Transport};
 use pmof_control::{OpenFor, PoolRefusal, Request};
+use pmof_mem::{Durability, Mechanism, Medium as _, Memory};
 
 use crate::refused::Refused;
 
@@ -19,6 +20,47 @@ pub(crate) fn listening(address: &Address, root: &Path) {
 
 pub(crate) fn stopped(root: &Path) {
     log::info!(target: SERVICE, event = "stopped", root:% = root.display(); "all connections have ended, and all pools are closed");
+}
+
+pub(crate) fn root_attached(root: &Path) {
+    log::info!(target: SERVICE, event = "root_attached", root:% = root.display(); "{} is the directory again that this target opened", root.display());
+}
+
+pub(crate) fn root_detached(root: &Path, reason: &dyn fmt::Display) {
+    log::error!(target: SERVICE, event = "root_detached", root:% = root.display(), reason:%; "no pool is opened, made or removed: {reason}");
+}
+
+pub(crate) fn root_writable(root: &Path) {
+    log::info!(target: SERVICE, event = "root_writable", root:% = root.display(); "pools can be made in {} again", root.display());
+}
+
+pub(crate) fn root_not_writable(root: &Path) {
+    log::warn!(target: SERVICE, event = "root_not_writable", root:% = root.display(); "no pool can be made in {}: it is mounted read-only, or this user may not write there", root.display());
+}
+
+/// How a pool set that is open is made durable, in the words of librpmem's daemon, which programs and tests look for in its log.
+pub(crate) fn persistency_policy(set: &str, is_appliance: bool, memory: &Memory) {
+    let method =
+        if is_appliance { "Appliance Persistency Method" } else { "General Purpose Server Persistency Method" };
+    let flush = match memory.promise(Durability::PowerFailure).map(|promise| promise.mechanism) {
+        _ if is_appliance => "none",
+        None | Some(Mechanism::FileSync) => "pmem_msync",
+        Some(_) => "pmem_persist",
+    };
+    let event = "persistency_policy";
+    for line in [
+        "persistency policy:".to_owned(),
+        format!("    persist method: {method}"),
+        format!("    persist flush: {flush}"),
+    ] {
+        log::info!(target: POOL, event, pool = set; "{line}");
+    }
+}
+
+/// A pool that is open has no file of its name any more.
+pub(crate) fn file_lost(client: &Client, pool: &str) {
+    let (connection, peer, holder) = client.keys();
+    log::error!(target: POOL, event = "pool_file_lost", connection, peer, pool; "the file of pool {pool}, which {holder} has open, was removed or replaced by another process");
 }
 
 /// `open_count` connections have a pool open.
@@ -35,6 +77,45 @@ pub(crate) fn connection_refused(transport: Option<Transport>, reason: &str) {
     let transport = transport.map_or("another transport", Transport::scheme);
     log::warn!(target: CONNECTION, event = "connection_refused", transport, reason; "a connection over {transport} was refused: {reason}");
 }
+
+/// The names of all requests, as the log and metrics have them.
+pub(crate) const REQUESTS: [&str; 35] = [
+    "begin",
+    "boot",
+    "challenge",
+    "clear_intent",
+    "close",
+    "confirm",
+    "create",
+    "create_set",
+    "data",
+    "digest",
+    "discard",
+    "domain",
+    "headerless",
+    "info",
+    "infos",
+    "intent",
+    "keep_set",
+    "list",
+    "mark",
+    "open",
+    "open_set",
+    "other",
+    "prepare_removal",
+    "prepare_replacement",
+    "prove",
+    "raise_intent",
+    "remove",
+    "remove_set",
+    "roster",
+    "set_attributes",
+    "set_roster",
+    "status",
+    "take_over",
+    "tell_status",
+    "writer_status",
+];
 
 /// Who asked for something.
 #[derive(Debug)]
@@ -155,6 +236,7 @@ fn short(request: &Request) -> &'static str {
         Request::Confirm { .. } => "confirm",
         Request::Mark { .. } => "mark",
         Request::List { .. } => "list",
+        Request::Infos { .. } => "infos",
         Request::Challenge { .. } => "challenge",
         Request::Prove { .. } => "prove",
         Request::KeepSet => "keep_set",
@@ -190,7 +272,7 @@ fn is_for_the_operator(code: u16) -> bool {
             | PoolRefusal::HeadersDamaged
             | PoolRefusal::BadSet
             | PoolRefusal::PartMissing
-    ) || matches!(code, 2 | 15..=17 | 24 | 258 | 261 | 302)
+    ) || matches!(code, 2 | 15..=17 | 24 | 26 | 258 | 261 | 302)
 }
 
 /// A connection ended with a pool open for writing.

@@ -16,8 +16,8 @@ mod store;
 
 pub use local::LocalTarget;
 pub use service::{
-    Admission, DEFAULT_MAX_CONNECTIONS, DEFAULT_MEMORY_BUDGET_BYTES, Identity, Observer, PoolCounts, RequestCounts,
-    Service, ServiceError, ServiceOptions, TargetMetrics,
+    Admission, DEFAULT_MAX_CONNECTIONS, DEFAULT_MEMORY_BUDGET_BYTES, Identity, Observer, PoolCounts, PoolHealth,
+    RequestCounts, Service, ServiceError, ServiceOptions, TargetMetrics,
 };
 pub use sets::{SetStoreError, remove_set};
 pub use stdio::{DataPorts, DataPortsError, StdioError, StdioOptions, refuse_stdio, serve_stdio};

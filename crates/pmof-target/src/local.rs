@@ -70,7 +70,9 @@ impl LocalTarget {
                 }
                 Ok(Reply::Closed)
             }
-            Request::Digest { offset, len_bytes, block_bytes } => self.bytes()?.digest(offset, len_bytes, block_bytes),
+            Request::Digest { offset, len_bytes, block_bytes } => {
+                self.bytes()?.digest(offset, len_bytes, block_bytes)?.finish()
+            }
             Request::Data { offset } => self.bytes()?.data(offset),
             Request::Boot => requests::about_boot(requests::kernels_boot()),
             Request::Domain => Ok(Reply::Domain(failure_domain(None))),

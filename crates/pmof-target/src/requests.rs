@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use pmof_control::{
-    DATA_RANGES_MAX, DIGESTED_MAX_BYTES, DIGESTS_MAX, INTENT_MESSAGE_WORDS_MAX, LIST_LIMIT, NewPool, OpenFor, PoolName,
-    Reply, Request, ServiceCode,
+    DATA_RANGES_MAX, DIGESTED_MAX_BYTES, DIGESTS_MAX, INTENT_MESSAGE_WORDS_MAX, MAX_MESSAGE_BYTES, NewPool, OpenFor,
+    PoolName, Reply, Request, ServiceCode,
 };
 use pmof_mem::{Durability, Medium as _, Memory};
-use pmof_pool::{data_ranges, digests_of};
+use pmof_pool::{Digester, data_ranges};
 use uuid::Uuid;
 
 use crate::{OpenPool, PoolStore, StoreError, refused::Refused};
@@ -65,7 +65,14 @@ pub(crate) fn about_store(pools: &PoolStore, request: Request) -> Result<Reply, 
         }
         Request::Discard { name } => pools.discard(&name).map(|()| Reply::Removed)?,
         Request::Info { name } => Reply::Info(Box::new(pools.info(&name)?)),
-        Request::List { after } => Reply::list_page(pools.list(after.as_ref(), LIST_LIMIT)?),
+        // No more are looked at than a message holds.
+        Request::Infos { names } => Reply::infos_page(names.iter().map(|name| {
+            pools.info(name).map_err(|error| {
+                let Refused { code, text } = Refused::from(error);
+                (code, text)
+            })
+        })),
+        Request::List { after } => Reply::list_page(pools.list_bytes(after.as_ref(), MAX_MESSAGE_BYTES)?),
         _ => return Err(not_for_pools()),
     })
 }
@@ -135,23 +142,16 @@ impl Served {
         Self { memory: pool.medium(), begin: pool.data_offset(), size_bytes: pool.data_len_bytes(), is_writable }
     }
 
-    /// Answers `Digest`.
-    pub(crate) fn digest(&self, offset: u64, len_bytes: u64, block_bytes: u64) -> Result<Reply, Refused> {
-        let Self { memory, begin, size_bytes, is_writable } = self;
+    /// Answers `Digest`, once all of it is [done](Digesting::advance).
+    pub(crate) fn digest(&self, offset: u64, len_bytes: u64, block_bytes: u64) -> Result<Digesting, Refused> {
+        let Self { begin, size_bytes, .. } = self;
         let is_inside = offset.checked_add(len_bytes).is_some_and(|end| end <= *size_bytes);
         let is_short = len_bytes <= DIGESTED_MAX_BYTES && (1..=DIGESTED_MAX_BYTES).contains(&block_bytes);
         if !is_inside || !is_short || len_bytes.div_ceil(block_bytes) > DIGESTS_MAX as u64 {
             let text = format!("cannot digest {len_bytes} bytes at {offset} of {size_bytes} by {block_bytes}");
             return Err(Refused::new(ServiceCode::BadMessage, text));
         }
-        if *is_writable {
-            // What an earlier process stored and did not live to write back looks as durable as the rest; now the next flush
-            // makes it so.
-            memory.write_back(begin + offset, len_bytes).map_err(|error| Refused::new(ServiceCode::Medium, error))?;
-        }
-        let digests = digests_of(memory, begin + offset, len_bytes, block_bytes);
-        let digests = digests.map_err(|error| Refused::new(ServiceCode::Medium, error))?;
-        Ok(Reply::Digests { digests })
+        Ok(Digesting { served: self.clone(), digester: Digester::new(begin + offset, len_bytes, block_bytes) })
     }
 
     /// Answers `Data`.
@@ -166,6 +166,51 @@ impl Served {
         let ranges = ranges.into_iter().map(|range| range.start - begin..range.end - begin).collect();
         Ok(Reply::Data { ranges, end: end - begin })
     }
+}
+
+/// An answer to `Digest` on its way.
+#[derive(Debug)]
+pub(crate) struct Digesting {
+    served: Served,
+    digester: Digester,
+}
+
+impl Digesting {
+    /// Digests up to `part_bytes` more; the answer once that was the last.
+    pub(crate) fn advance(mut self, part_bytes: u64) -> Result<Progress, Refused> {
+        let Served { memory, is_writable, .. } = &self.served;
+        let failed = |error| Refused::new(ServiceCode::Medium, error);
+        let part = self.digester.next(part_bytes);
+        if *is_writable && !part.is_empty() {
+            // What an earlier process stored and did not live to write back looks as durable as the rest; now the next flush
+            // makes it so.
+            memory.write_back(part.start, part.end - part.start).map_err(failed)?;
+        }
+        self.digester.advance(memory, part_bytes).map_err(failed)?;
+        let Self { served, digester } = self;
+        Ok(match digester.finish() {
+            Ok(digests) => Progress::Done(Reply::Digests { digests }),
+            Err(digester) => Progress::Unfinished(Self { served, digester }),
+        })
+    }
+
+    /// All of it at once.
+    pub(crate) fn finish(self) -> Result<Reply, Refused> {
+        let mut progress = self.advance(u64::MAX)?;
+        loop {
+            match progress {
+                Progress::Done(reply) => return Ok(reply),
+                Progress::Unfinished(more) => progress = more.advance(u64::MAX)?,
+            }
+        }
+    }
+}
+
+/// How far a digest is.
+#[derive(Debug)]
+pub(crate) enum Progress {
+    Done(Reply),
+    Unfinished(Digesting),
 }
 
 pub(crate) fn not_open() -> Refused {

@@ -19,8 +19,8 @@ use parking_lot::{Mutex, MutexGuard};
 use pmof_access::{
     AcceptOptions, Address, Background, BackgroundFlushes, CompletionQueue, ConnectionId, ConnectionRequest,
     DEFAULT_LOSS_TIMEOUT, DeviceChoice, FabricProvider, ListenOptions, Listener, Location, MemoryBudget, MemoryUse,
-    OperationCounters, OperationCounts, Peer, Place, QueueOptions, Refusal, Settings, SetupError, Transport,
-    VerbsOptions, Waiting, local_user,
+    OperationCounters, Peer, Place, QueueOptions, Refusal, Settings, SetupError, Transport, VerbsOptions, Waiting,
+    local_user,
 };
 use pmof_control::{DomainName, MAX_MESSAGE_BYTES, PoolFormat, TargetStatus};
 use pmof_mem::causes;
@@ -31,22 +31,30 @@ use crate::{
     PoolStore, StoreError, StoreOptions, domain::failure_domain, events, refused::Refused, requests, sets::SetStore,
 };
 use authentication::Authenticator;
+use digests::Digests;
+use health::Scrubs;
 use leases::Leases;
 use mailbox::Mailbox;
-use metrics::{Counters, count_pools};
+use metrics::Counters;
+use root_watch::RootWatch;
 use session::{Host, Session, Stores, TakeError};
 
+mod attend;
 mod authentication;
+mod digests;
+mod health;
 mod identity;
 mod leases;
 mod mailbox;
 mod metrics;
+mod root_watch;
 mod session;
 mod takeover;
 
 pub use authentication::Admission;
+pub use health::{PoolCounts, PoolHealth};
 pub use identity::Identity;
-pub use metrics::{PoolCounts, RequestCounts, TargetMetrics};
+pub use metrics::{RequestCounts, TargetMetrics};
 
 /// Default for the connections that a target takes.
 pub const DEFAULT_MAX_CONNECTIONS: usize = 10_000;
@@ -310,6 +318,9 @@ struct Shared {
     started: Instant,
     counters: Counters,
     flushes: BackgroundFlushes,
+    scrubs: Scrubs,
+    digests: Arc<Digests>,
+    root_watch: RootWatch,
     /// A connection ended with a pool open for writing.
     was_left_open: AtomicBool,
 }
@@ -370,6 +381,9 @@ impl Service {
             started: Instant::now(),
             counters: Counters::new(),
             flushes,
+            scrubs: Scrubs::default(),
+            digests: Arc::default(),
+            root_watch: RootWatch::default(),
             was_left_open: AtomicBool::new(false),
         });
         let mut service =
@@ -382,6 +396,8 @@ impl Service {
             let shared = Arc::clone(&shared);
             service.spawn("pmof-listener", move || shared.accept_from(&acceptor))?;
         }
+        let watching = Arc::clone(&shared);
+        service.spawn("pmof-root", move || watching.root_watch.run(&watching.stores.pools))?;
         service.addresses.iter().for_each(|address| events::listening(address, root));
         Ok(service)
     }
@@ -445,17 +461,6 @@ impl Observer {
     pub fn connections(&self) -> u64 {
         self.shared.connections()
     }
-
-    /// What the target has done until now. It looks at the header of each pool.
-    pub fn metrics(&self) -> TargetMetrics {
-        let Shared { counters, workers, flushes, stores, .. } = &*self.shared;
-        let mut operations = OperationCounts::default();
-        for worker in workers {
-            worker.operations.add_to(&mut operations);
-        }
-        let status = self.shared.status().map_err(|refused| refused.text);
-        counters.shown(status, operations, flushes.waits(), count_pools(&stores.pools))
-    }
 }
 
 impl Drop for Service {
@@ -464,6 +469,7 @@ impl Drop for Service {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.workers.iter().for_each(|worker| worker.queue.interrupt());
         self.acceptors.iter().for_each(|acceptor| acceptor.listener.interrupt());
+        self.shared.root_watch.end();
         for thread in self.threads.drain(..) {
             // A panic was reported by the thread itself; the others are to be stopped all the same.
             let _ = thread.join();
@@ -487,6 +493,18 @@ impl Host for Shared {
         self.is_draining.load(Ordering::Acquire)
     }
 
+    fn is_appliance(&self, transport: Option<Transport>) -> bool {
+        transport == Some(Transport::Verbs) && self.options.verbs.inbound_declared
+    }
+
+    fn count_lost_file(&self) {
+        self.counters.lost_file();
+    }
+
+    fn scrubs(&self) -> &Scrubs {
+        &self.scrubs
+    }
+
     fn count(&self, request: &'static str, took: Duration, refused: Option<u16>) {
         self.counters.answered(request, took, refused);
     }
@@ -500,6 +518,8 @@ impl Host for Shared {
             protocol_version: pmof_access::limits::VERSION_MAX,
             pool_format: PoolFormat::Three.major(),
             is_draining: self.is_draining(),
+            is_root_writable: pools.is_root_writable(),
+            is_root_attached: pools.check_attached().is_ok(),
             uptime_ms: self.started.elapsed().as_millis() as u64,
             connections: self.connections(),
             max_connections: self.max_connections.load(Ordering::Relaxed) as u64,
@@ -662,24 +682,6 @@ impl Shared {
         // Those that are being served end with that.
         let sessions = mem::take(&mut *worker.sessions());
         drop(sessions);
-    }
-
-    /// Serves a session until it has nothing more to do.
-    fn attend(&self, index: usize, mailbox: &Mailbox) {
-        while let Some(done) = mailbox.next() {
-            let mut session = mailbox.session();
-            if session.handle(self, &done).is_continue() {
-                continue;
-            }
-            if session.leaves_open() {
-                self.was_left_open.store(true, Ordering::Release);
-                self.counters.left_open();
-            }
-            drop(session);
-            // Closing its pool takes a while, which is not for the lock.
-            let ended = self.workers[index].sessions().remove(&done.connection);
-            drop(ended);
-        }
     }
 }
 

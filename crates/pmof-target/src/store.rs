@@ -5,7 +5,7 @@
 //! mapped, so a pool has one writer across all processes of the machine.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, HashSet},
     io,
     os::fd::{AsFd, BorrowedFd},
     path::{Path, PathBuf},
@@ -32,11 +32,13 @@ mod handover;
 mod intent;
 mod root;
 mod roster;
+mod survey;
 #[cfg(test)]
 mod tests;
 
 pub use error::StoreError;
 pub(crate) use handover::{NotHandedOver, Replacement};
+pub(crate) use survey::Surveyed;
 
 /// Largest pool that a store makes unless told otherwise: 16 TiB, the largest file of ext4 with 4 KiB blocks.
 pub const DEFAULT_MAX_POOL_BYTES: u64 = 16 << 40;
@@ -136,6 +138,21 @@ impl PoolStore {
         Ok(Self { root, options, devices, writers: Mutex::default() })
     }
 
+    /// Refuses a root that its path does not lead to any more.
+    pub(crate) fn check_attached(&self) -> Result<(), StoreError> {
+        self.root.check_attached()
+    }
+
+    /// The same for a pool, which may lie on a device instead.
+    pub(crate) fn check_place(&self, name: &PoolName) -> Result<(), StoreError> {
+        if self.device(name).is_some() { Ok(()) } else { self.check_attached() }
+    }
+
+    /// Whether pools can be made under the root.
+    pub(crate) fn is_root_writable(&self) -> bool {
+        self.root.is_writable()
+    }
+
     /// The directory.
     pub(crate) fn root(&self) -> &Path {
         self.root.path()
@@ -143,7 +160,7 @@ impl PoolStore {
 
     /// Bytes of the root's file system that are free for this process's user, and all of them.
     pub(crate) fn free_and_total_bytes(&self) -> Result<(u64, u64), StoreError> {
-        let stat = rustix::fs::statvfs(self.root.path()).map_err(|errno| self.root.io("statvfs", "", errno))?;
+        let stat = self.root.statvfs()?;
         Ok((stat.f_bavail * stat.f_frsize, stat.f_blocks * stat.f_frsize))
     }
 
@@ -163,6 +180,7 @@ impl PoolStore {
             return self.create_on(device, new);
         }
         let file_len_bytes = self.check_new(name, new)?;
+        self.root.check_attached()?;
         if self.root.exists(name)? {
             return Err(StoreError::AlreadyExists { name: name.clone(), root: self.root.path().to_owned() });
         }
@@ -197,7 +215,10 @@ impl PoolStore {
         let Some(unpublished) = pool.unpublished.take() else { return Ok(()) };
         let mut writers = self.writers();
         match unpublished {
-            Unpublished::File(file) => file.publish(&pool.name)?,
+            Unpublished::File(file) => {
+                self.root.check_attached()?;
+                file.publish(&pool.name)?;
+            }
             Unpublished::Device(device) => {
                 device.publish().map_err(|source| StoreError::Memory { name: pool.name.clone(), source })?;
             }
@@ -267,6 +288,7 @@ impl PoolStore {
 
     /// Maps the file of a pool, and makes it this process's to write.
     fn open_file(&self, name: &PoolName, access: OpenFor, holder: String) -> Result<Arc<Memory>, StoreError> {
+        self.root.check_attached()?;
         let mut writers = self.writers();
         let (entry, _) = self.checked_entry(name)?;
         if access == OpenFor::Read {
@@ -317,6 +339,7 @@ impl PoolStore {
         if let Some(device) = self.device(name) {
             return self.remove_on(device, replica, matters_not);
         }
+        self.root.check_attached()?;
         let writers = self.writers();
         let entry = self.root.entry(name)?;
         match self.check_whole(name, &entry) {
@@ -370,34 +393,46 @@ impl PoolStore {
         })
     }
 
-    /// Whether an initiator of this target writes the pool; fails where the pool is of no use as it is. Reads nothing but the header, and keeps
-    /// nobody from opening meanwhile.
-    pub(crate) fn is_written(&self, name: &PoolName) -> Result<bool, StoreError> {
-        if let Some(device) = self.device(name) {
-            return Ok(self.info_on(device)?.open_by.is_some());
-        }
-        self.checked_entry(name)?;
-        Ok(self.writers().contains_key(name))
-    }
-
     /// Up to `limit` names of pools after `after`, in order. Files that are nothing of a pool's are passed over; a
     /// damaged pool is named, also one whose header was overwritten or zeroed, and [`info`](Self::info) says what is wrong with it.
     pub fn list(&self, after: Option<&PoolName>, limit: usize) -> Result<Vec<PoolName>, StoreError> {
+        let mut left = limit;
+        self.list_while(after, |_| {
+            let is_wanted = left > 0;
+            left = left.saturating_sub(1);
+            is_wanted
+        })
+    }
+
+    /// The same of as many names as have so many bytes together, and one more: what does not fit is not looked at.
+    pub(crate) fn list_bytes(&self, after: Option<&PoolName>, len_bytes: usize) -> Result<Vec<PoolName>, StoreError> {
+        let mut so_far = 0;
+        self.list_while(after, |name| {
+            let is_wanted = so_far <= len_bytes;
+            so_far += name.as_str().len();
+            is_wanted
+        })
+    }
+
+    fn list_while(
+        &self,
+        after: Option<&PoolName>,
+        is_wanted: impl FnMut(&PoolName) -> bool,
+    ) -> Result<Vec<PoolName>, StoreError> {
         // A directory that was removed while it is open lists nothing.
         rustix::fs::stat(self.root.path()).map_err(|errno| self.root.io("stat", "", errno))?;
         let looks_like_a_pool = |name: &PoolName| {
             let header = self.root.entry(name).ok().and_then(|entry| entry.header().ok());
             header.is_some_and(|header| header != Err(HeaderError::NotAPool))
         };
-        let mut on_devices: Vec<_> =
+        let on_devices: HashSet<_> =
             self.names_on_devices().filter(|name| after.is_none_or(|after| name > after)).collect();
         let mut names: Vec<_> = self.root.names_after(after)?;
         names.retain(|name| self.device(name).is_none());
-        let mut names: Vec<_> = names.into_iter().filter(looks_like_a_pool).take(limit).collect();
-        names.append(&mut on_devices);
+        names.extend(on_devices.iter().cloned());
         names.sort_unstable();
-        names.truncate(limit);
-        Ok(names)
+        let is_pool = |name: &PoolName| on_devices.contains(name) || looks_like_a_pool(name);
+        Ok(names.into_iter().filter(is_pool).take_while(is_wanted).collect())
     }
 
     /// The live writers; the dead ones are forgotten first.

@@ -22,7 +22,7 @@ use anyhow::{Context, anyhow, ensure};
 use pmof::{
     Durability,
     access::DurationCounts,
-    target::{Observer, PoolCounts, TargetMetrics},
+    target::{Observer, PoolCounts, PoolHealth, TargetMetrics},
 };
 use prometheus_client::{
     collector::Collector,
@@ -110,7 +110,8 @@ struct Socket {
 }
 
 impl MetricsServer {
-    pub(super) fn start(address: &MetricsAddress, observer: Observer) -> anyhow::Result<Self> {
+    /// `named_pools`: how many pools have metrics of their own, at most.
+    pub(super) fn start(address: &MetricsAddress, observer: Observer, named_pools: usize) -> anyhow::Result<Self> {
         let listener = Listener::bind(address).with_context(|| format!("cannot serve metrics at {address}"))?;
         let at = match (address, &listener) {
             // With the port that was picked.
@@ -124,7 +125,8 @@ impl MetricsServer {
             MetricsAddress::Path(path) => Some(Socket { path: path.clone(), identity: identity(path)? }),
         };
         let (stop, stopped) = UnixStream::pair().context("cannot make a pair of sockets")?;
-        let serve = move || serve(&listener, &observer, &stopped);
+        let source = Source { observer, named_pools };
+        let serve = move || serve(&listener, &source, &stopped);
         let thread = std::thread::Builder::new().name("pmof-metrics".to_owned()).spawn(serve);
         let thread = Some(thread.context("cannot start a thread; see the limit of processes (ulimit -u)")?);
         log::info!(event = "metrics_listening", address:% = at; "metrics are served at {at}");
@@ -252,7 +254,14 @@ impl Stream {
     }
 }
 
-fn serve(listener: &Listener, observer: &Observer, stopped: &UnixStream) {
+/// What is served.
+#[derive(Debug)]
+struct Source {
+    observer: Observer,
+    named_pools: usize,
+}
+
+fn serve(listener: &Listener, source: &Source, stopped: &UnixStream) {
     let mut clients: Vec<Client> = Vec::new();
     loop {
         let now = Instant::now();
@@ -271,7 +280,7 @@ fn serve(listener: &Listener, observer: &Observer, stopped: &UnixStream) {
             return;
         }
         let mut of_clients = came[2..].iter();
-        clients.retain_mut(|client| of_clients.next() != Some(&true) || client.goes_on(observer));
+        clients.retain_mut(|client| of_clients.next() != Some(&true) || client.goes_on(source));
         if !came[1] {
             continue;
         }
@@ -318,18 +327,18 @@ impl Client {
     }
 
     /// Reads or writes what is possible now. False: it is done with, or gone.
-    fn goes_on(&mut self, observer: &Observer) -> bool {
-        self.advance(observer).unwrap_or_else(|error| is_for_now(&error))
+    fn goes_on(&mut self, source: &Source) -> bool {
+        self.advance(source).unwrap_or_else(|error| is_for_now(&error))
     }
 
-    fn advance(&mut self, observer: &Observer) -> io::Result<bool> {
+    fn advance(&mut self, source: &Source) -> io::Result<bool> {
         let mut bytes = [0; 1024];
         match &mut self.step {
             Step::Request(head) => {
                 let len_bytes = self.stream.read(&mut bytes)?;
                 head.extend_from_slice(&bytes[..len_bytes]);
                 if is_whole(head) {
-                    self.step = Step::Answer(answer(head, observer).into());
+                    self.step = Step::Answer(answer(head, source).into());
                 } else if head.len() > HEAD_MAX_BYTES {
                     let page = page("431 Request Header Fields Too Large", "the request is too long\n");
                     self.step = Step::Answer(page.into());
@@ -355,7 +364,7 @@ fn is_whole(head: &[u8]) -> bool {
     head.windows(4).any(|bytes| bytes == b"\r\n\r\n") || head.windows(2).any(|bytes| bytes == b"\n\n")
 }
 
-fn answer(head: &[u8], observer: &Observer) -> Vec<u8> {
+fn answer(head: &[u8], source: &Source) -> Vec<u8> {
     let line = head.split(|byte| *byte == b'\r' || *byte == b'\n').next().unwrap_or_default();
     let line = String::from_utf8_lossy(line);
     let mut words = line.split(' ');
@@ -364,7 +373,7 @@ fn answer(head: &[u8], observer: &Observer) -> Vec<u8> {
     let path = target.split('?').next().unwrap_or_default();
     match (is_http, method, path) {
         (false, ..) => page("400 Bad Request", "this is no request of HTTP/1\n"),
-        (true, "GET", PATH) => page_of("200 OK", CONTENT_TYPE, &text(observer.metrics())),
+        (true, "GET", PATH) => page_of("200 OK", CONTENT_TYPE, &text(source.observer.metrics(), source.named_pools)),
         (true, "GET", _) => page("404 Not Found", &format!("metrics are at {PATH}\n")),
         _ => page("405 Method Not Allowed", "metrics can only be read, with GET\n"),
     }
@@ -382,7 +391,8 @@ fn page_of(status: &str, content_type: &str, text: &str) -> Vec<u8> {
     (head + text).into_bytes()
 }
 
-fn text(metrics: TargetMetrics) -> String {
+fn text(mut metrics: TargetMetrics, named_pools: usize) -> String {
+    metrics.health.truncate(named_pools);
     let (mut registry, mut text) = (Registry::with_prefix("pmof"), String::new());
     registry.register_collector(Box::new(Metrics(metrics)));
     // A string takes all that is written to it.
@@ -397,6 +407,7 @@ impl Collector for Metrics {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut page = Page(encoder);
         self.target(&mut page)?;
+        self.pools(&mut page)?;
         self.connections(&mut page)?;
         self.requests(&mut page)?;
         self.operations(&mut page)
@@ -409,7 +420,7 @@ impl Metrics {
         let since = started.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO).as_secs_f64();
         page.gauge("start_time_seconds", "When the target was started, in seconds since 1970", since)?;
         page.gauge("root_readable", "1 if the room under the root could be looked at", f64::from(status.is_ok()))?;
-        let PoolCounts { being_written, idle, unusable, .. } = *pools;
+        let PoolCounts { being_written, idle, unusable, degraded, unprotected, .. } = *pools;
         page.gauges(
             (
                 "pools",
@@ -418,7 +429,17 @@ impl Metrics {
             "state",
             [("being_written", being_written), ("idle", idle), ("unusable", unusable)],
         )?;
+        page.gauge(
+            "pools_degraded",
+            "Pools that a member of is missing or behind, as far as the target knows",
+            degraded as f64,
+        )?;
+        let help = "Pools of several members of which at most one has everything";
+        page.gauge("pools_unprotected", help, unprotected as f64)?;
         let Ok(status) = status else { return Ok(()) };
+        let help = "1 while the root's path leads to the directory that the target opened";
+        page.gauge("root_attached", help, f64::from(status.is_root_attached))?;
+        page.gauge("root_writable", "1 while pools can be made under the root", f64::from(status.is_root_writable))?;
         let versions = [
             ("version", status.version.clone()),
             ("protocol", status.protocol_version.to_string()),
@@ -441,20 +462,42 @@ impl Metrics {
         page.gauge("root_size_bytes", "Size of the root's file system", status.total_bytes as f64)
     }
 
+    /// Those that are named: a bounded number.
+    fn pools(&self, page: &mut Page<'_>) -> fmt::Result {
+        let health = &self.0.health;
+        let mut family = |name, help, value: fn(&PoolHealth) -> u64| {
+            page.gauges((name, help), "pool", health.iter().map(|pool| (pool.name.as_str(), value(pool))))
+        };
+        family("pool_members", "Members that are to have the pool's bytes as they are now", |pool| pool.members)?;
+        family("pool_members_in_sync", "Members that have all that was acknowledged", |pool| pool.in_sync)?;
+        family("pool_members_behind", "Members that catch up, or are too slow", |pool| pool.behind)?;
+        family("pool_members_missing", "Members that are lost or were left out", |pool| pool.missing)?;
+        let help = "1 if of several members at most one has everything";
+        family("pool_unprotected", help, |pool| u64::from(pool.is_unprotected()))?;
+        let scrubbed = health.iter().filter_map(|pool| {
+            let since = pool.scrubbed?.duration_since(UNIX_EPOCH).ok()?;
+            Some((pool.name.as_str(), since.as_secs()))
+        });
+        let help = "When the pool's writer told that it had scrubbed all of it, in seconds since 1970";
+        page.gauges(("pool_last_scrub_timestamp_seconds", help), "pool", scrubbed)
+    }
+
     fn connections(&self, page: &mut Page<'_>) -> fmt::Result {
-        let TargetMetrics { accepted, turned_away, left_open, .. } = &self.0;
+        let TargetMetrics { accepted, turned_away, left_open, files_lost, .. } = &self.0;
         let counts = accepted.iter().map(|(transport, count)| (*transport, *count));
         page.counters(("connections_accepted", "Connections that were taken"), "transport", counts)?;
         let counts = turned_away.iter().map(|(reason, count)| (*reason, *count));
         page.counters(("connections_refused", "Connections that were turned away"), "reason", counts)?;
-        page.counter("pools_left_open", "Connections that ended with a pool open for writing", *left_open)
+        page.counter("pools_left_open", "Connections that ended with a pool open for writing", *left_open)?;
+        let help = "Pools whose file was removed or replaced by another process while they were open for writing";
+        page.counter("pool_files_lost", help, *files_lost)
     }
 
     fn requests(&self, page: &mut Page<'_>) -> fmt::Result {
         let requests = &self.0.requests;
         let help = "Time to answer requests on pools (open, create, remove, ...), in seconds";
         let mut family = page.0.encode_descriptor("request_seconds", help, None, MetricType::Histogram)?;
-        for (request, counts) in requests {
+        for (request, counts) in requests.iter().filter(|(_, counts)| counts.durations.count > 0) {
             let labels = [("request", *request)];
             encode_durations(&mut family.encode_family(&labels)?, &counts.durations)?;
         }

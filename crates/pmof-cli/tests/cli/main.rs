@@ -1,6 +1,7 @@
 //! The real `pmof` binary, end to end.
 
 mod advised;
+mod alerts;
 mod asked;
 mod asynchronous;
 mod backups;

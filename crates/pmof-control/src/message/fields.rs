@@ -5,7 +5,7 @@ use std::ops::Range;
 use pmof_mem::{Durability, Evidence, Mechanism, MediumKind, Promise};
 
 use super::{
-    limits::{MAX_BODY_BYTES, MAX_HOLDER_BYTES, ROSTER_PART_BYTES},
+    limits::{MAX_BODY_BYTES, MAX_HOLDER_BYTES, MAX_REFUSAL_BYTES, ROSTER_PART_BYTES},
     roster_part::RosterPart,
     wire::{Body, Fault, Frame, Parsed},
 };
@@ -16,10 +16,15 @@ use crate::{
 };
 
 /// Bytes of what a writer tells at most: with a flag it fits into the body of a reply.
-const STATUS_BYTES: usize = MAX_BODY_BYTES - 1 - 2;
+const STATUS_BYTES: usize = MAX_BODY_BYTES - 1 - 2 - 8;
 /// Bytes of a member in it, and of an event without its text.
 const PROGRESS_BYTES: usize = 35;
 const EVENT_BYTES: usize = 10;
+
+/// Bits of a target's status.
+const DRAINING: u8 = 1;
+const READ_ONLY: u8 = 2;
+const DETACHED: u8 = 4;
 
 impl Frame {
     pub(super) fn epoch(&mut self, epoch: &Epoch) {
@@ -30,7 +35,11 @@ impl Frame {
     pub(super) fn status(&mut self, status: &TargetStatus) {
         self.number_u16(status.protocol_version);
         self.number_u16(status.pool_format);
-        self.byte(u8::from(status.is_draining));
+        self.byte(
+            (u8::from(status.is_draining) * DRAINING)
+                | (u8::from(!status.is_root_writable) * READ_ONLY)
+                | (u8::from(!status.is_root_attached) * DETACHED),
+        );
         for number in [
             status.uptime_ms,
             status.connections,
@@ -70,6 +79,7 @@ impl Frame {
             self.number_u64(*unix_ms);
             self.text(text);
         }
+        self.number_u64(status.scrubbed_unix_ms);
     }
 
     pub(super) fn domain(&mut self, domain: Option<&FailureDomain>) {
@@ -111,6 +121,18 @@ impl Frame {
         self.number_u16(part.len_bytes);
         self.number_u16(part.bytes.len() as u16);
         self.bytes(&part.bytes);
+    }
+
+    /// One of several descriptions, or its refusal.
+    pub(super) fn described(&mut self, info: Result<&PoolInfo, &(u16, String)>) {
+        self.byte(u8::from(info.is_ok()));
+        match info {
+            Ok(info) => self.info(info),
+            Err((code, text)) => {
+                self.number_u16(*code);
+                self.text(cut(text, MAX_REFUSAL_BYTES));
+            }
+        }
     }
 
     pub(super) fn info(&mut self, info: &PoolInfo) {
@@ -174,10 +196,16 @@ impl Body<'_> {
     }
 
     pub(super) fn status(&mut self) -> Parsed<TargetStatus> {
+        let (protocol_version, pool_format, flags) = (self.number_u16()?, self.number_u16()?, self.byte()?);
+        if flags & !(DRAINING | READ_ONLY | DETACHED) != 0 {
+            return Err(Fault::Malformed("a target's status has an unknown flag"));
+        }
         Ok(TargetStatus {
-            protocol_version: self.number_u16()?,
-            pool_format: self.number_u16()?,
-            is_draining: self.flag()?,
+            protocol_version,
+            pool_format,
+            is_draining: flags & DRAINING != 0,
+            is_root_writable: flags & READ_ONLY == 0,
+            is_root_attached: flags & DETACHED == 0,
             uptime_ms: self.number_u64()?,
             connections: self.number_u64()?,
             max_connections: self.number_u64()?,
@@ -206,6 +234,7 @@ impl Body<'_> {
         for _ in 0..self.at_most(MAX_TOLD_EVENTS)? {
             status.events.push(ToldEvent { unix_ms: self.number_u64()?, text: self.text(MAX_EVENT_BYTES)?.to_owned() });
         }
+        status.scrubbed_unix_ms = self.number_u64()?;
         Ok(status)
     }
 
@@ -240,6 +269,13 @@ impl Body<'_> {
         let mark = self.number_u64()?;
         let (epoch, ancestors) = (self.epoch()?, self.ancestors()?);
         Ok(PoolState { epoch, opening, is_confirmed, is_open, is_behind, mark, ancestors })
+    }
+
+    pub(super) fn described(&mut self) -> Parsed<Result<PoolInfo, (u16, String)>> {
+        if self.flag()? {
+            return self.info().map(Ok);
+        }
+        Ok(Err((self.number_u16()?, self.text(MAX_REFUSAL_BYTES)?.to_owned())))
     }
 
     pub(super) fn info(&mut self) -> Parsed<PoolInfo> {

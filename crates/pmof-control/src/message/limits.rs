@@ -29,8 +29,6 @@ pub const DATA_RANGES_MAX: usize = (MAX_BODY_BYTES - 10) / 16;
 pub const INTENT_MESSAGE_WORDS_MAX: usize = (MAX_BODY_BYTES - 5) / size_of::<u32>();
 /// Bytes of a roster in one message, at most: as many as fit.
 pub const ROSTER_PART_BYTES: usize = MAX_BODY_BYTES - 6;
-/// What to limit a look for names by, to fill a page and know of more: one more than the shortest names that fit.
-pub const LIST_LIMIT: usize = (MAX_BODY_BYTES - 3) / 3 + 1;
 
 /// What is before a body.
 pub(super) const HEAD_BYTES: usize = 12;

@@ -45,6 +45,9 @@ pub enum Reply {
     Status(Box<TargetStatus>),
     /// What there is to know of a pool.
     Info(Box<PoolInfo>),
+    /// What there is to know of the first of the pools that were asked for, in their order: of each its description, or the code and the text with
+    /// which that is refused. At least one; as many as fit, see [`Reply::infos_page`].
+    Infos(Vec<Result<PoolInfo, (u16, String)>>),
     /// One page of names, in order.
     List {
         /// The names; as many as fit, see [`Reply::list_page`].
@@ -151,6 +154,23 @@ impl Reply {
         Self::List { names: page, more: false }
     }
 
+    /// The descriptions that `infos` begins with, as many as one message holds. One fits always; `infos` is asked for no more than one that does not.
+    pub fn infos_page(infos: impl IntoIterator<Item = Result<PoolInfo, (u16, String)>>) -> Self {
+        let mut room = MAX_BODY_BYTES - 1;
+        let mut page = Vec::new();
+        for info in infos {
+            let mut frame = Frame::new(0, 0);
+            frame.described(info.as_ref());
+            let Some(left) = room.checked_sub(frame.body_bytes()) else { break };
+            room = left;
+            page.push(info);
+            if page.len() == usize::from(u8::MAX) {
+                break;
+            }
+        }
+        Self::Infos(page)
+    }
+
     /// The message that carries this reply. Fails where a descriptor or a list of names is longer than allowed.
     pub fn encode(&self, request_id: u32) -> Result<Vec<u8>, ControlError> {
         let mut frame = Frame::new(self.kind(), request_id);
@@ -217,6 +237,11 @@ impl Reply {
                 }
             }
             Self::Info(info) => frame.info(info),
+            Self::Infos(infos) => {
+                // A count that wraps belongs to a list far too long to be sealed.
+                frame.byte(infos.len() as u8);
+                infos.iter().for_each(|info| frame.described(info.as_ref()));
+            }
             Self::Domain(domain) => frame.domain(domain.as_ref()),
             Self::Status(status) => frame.status(status),
             Self::WriterStatus(status) => {
@@ -274,6 +299,7 @@ impl Reply {
             Self::Status(_) => 0xa1,
             Self::StatusTold => 0xa3,
             Self::WriterStatus(_) => 0xa4,
+            Self::Infos(_) => 0xa5,
             Self::Refused { .. } => 0xff,
         }
     }
@@ -345,6 +371,10 @@ impl Reply {
             0xa1 => Self::Status(Box::new(body.status()?)),
             0xa3 => Self::StatusTold,
             0xa4 => Self::WriterStatus(if body.flag()? { Some(body.writer_status()?) } else { None }),
+            0xa5 => {
+                let count = body.byte()?;
+                Self::Infos((0..count).map(|_| body.described()).collect::<Parsed<_>>()?)
+            }
             0xff => Self::Refused { code: body.number_u16()?, text: body.text(MAX_REFUSAL_BYTES)?.to_owned() },
             _ => return Err(Fault::UnknownKind),
         })

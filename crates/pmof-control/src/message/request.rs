@@ -6,7 +6,7 @@ use uuid::Uuid;
 use super::{
     claim::Claim,
     error::ControlError,
-    limits::{ATTRIBUTES_BYTES, NONCE_BYTES, PROOF_BYTES},
+    limits::{ATTRIBUTES_BYTES, MAX_BODY_BYTES, NONCE_BYTES, PROOF_BYTES},
     roster_part::RosterPart,
     wire::{self, Body, Fault, Frame, Parsed},
 };
@@ -82,6 +82,11 @@ pub enum Request {
     Mark {
         /// The new mark. A lower one than the replica has changes nothing.
         mark: u64,
+    },
+    /// Describe several pools.
+    Infos {
+        /// Their names; as many as fit, see [`Request::infos_page`].
+        names: Vec<PoolName>,
     },
     /// Name the pools there are, in order, a page at a time.
     List {
@@ -232,6 +237,19 @@ pub enum Request {
     },
 }
 impl Request {
+    /// Asks for the descriptions of the pools that `names` begins with, as many as one message holds.
+    pub fn infos_page(names: &[PoolName]) -> Self {
+        let mut room = MAX_BODY_BYTES - 2;
+        let fits = |name: &&PoolName| match room.checked_sub(2 + name.as_str().len()) {
+            Some(left) => {
+                room = left;
+                true
+            }
+            None => false,
+        };
+        Self::Infos { names: names.iter().take_while(fits).cloned().collect() }
+    }
+
     /// The message that carries this request. Fails only where a message would be longer than allowed, which no
     /// request of this version can be.
     pub fn encode(&self, request_id: u32) -> Result<Vec<u8>, ControlError> {
@@ -273,6 +291,11 @@ impl Request {
             }
             Self::Discard { name } | Self::Info { name } | Self::WriterStatus { name } => {
                 frame.text(name.as_str());
+            }
+            Self::Infos { names } => {
+                // A count that wraps belongs to a list far too long to be sealed.
+                frame.number_u16(names.len() as u16);
+                names.iter().for_each(|name| frame.text(name.as_str()));
             }
             Self::TellStatus { status } => frame.writer_status(status),
             Self::Begin { opening, epoch, ancestors } => {
@@ -375,6 +398,7 @@ impl Request {
             Self::Discard { .. } => 34,
             Self::TellStatus { .. } => 35,
             Self::WriterStatus { .. } => 36,
+            Self::Infos { .. } => 37,
         }
     }
 
@@ -460,6 +484,10 @@ impl Request {
             34 => Self::Discard { name: body.name()? },
             35 => Self::TellStatus { status: body.writer_status()? },
             36 => Self::WriterStatus { name: body.name()? },
+            37 => {
+                let count = body.number_u16()?;
+                Self::Infos { names: (0..count).map(|_| body.name()).collect::<Parsed<_>>()? }
+            }
             _ => return Err(Fault::UnknownKind),
         })
     }

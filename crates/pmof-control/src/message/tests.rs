@@ -135,6 +135,8 @@ fn requests() -> Vec<Request> {
         Request::TellStatus { status: WriterStatus::default() },
         Request::TellStatus { status: sample_writer_status(MAX_TOLD_MEMBERS as u16, 5) },
         Request::WriterStatus { name: name("p") },
+        Request::Infos { names: vec![name("p"), name("q")] },
+        Request::infos_page(&vec![name(&"n".repeat(60)); 200]),
     ]
 }
 
@@ -156,7 +158,8 @@ fn sample_writer_status(members: u16, events: u64) -> WriterStatus {
         lag_ms: u64::MAX,
     };
     let event = |at: u64| ToldEvent { unix_ms: at, text: at.to_string().repeat(MAX_EVENT_BYTES) };
-    WriterStatus { members: (0..members).map(member).collect(), events: (1..=events).map(event).collect() }
+    let (members, events) = ((0..members).map(member).collect(), (1..=events).map(event).collect());
+    WriterStatus { members, events, scrubbed_unix_ms: 1 << 41 }
 }
 
 /// Of more than there is room for the newest events are told, and long texts are cut.
@@ -171,16 +174,36 @@ fn what_a_writer_tells_fits_into_a_message() {
                 .iter()
                 .map(|event| ToldEvent { text: event.text.repeat(3), ..event.clone() })
                 .collect(),
+            ..status.clone()
         };
         let message = Reply::WriterStatus(Some(told.clone())).encode(1).unwrap();
         let Ok((1, Reply::WriterStatus(Some(found)))) = Reply::decode(&message) else { panic!("{members}, {events}") };
-        assert_eq!(found.members, status.members);
+        assert_eq!((&found.members, found.scrubbed_unix_ms), (&status.members, status.scrubbed_unix_ms));
         assert!(status.events.ends_with(&found.events) || events > 9, "{found:?}");
         assert!(found.events.len() >= events.min(8) as usize, "{} of {events}", found.events.len());
         assert!(found.events.iter().all(|event| event.text.len() <= MAX_EVENT_BYTES));
         assert_eq!(found.events.last().map(|event| event.unix_ms), Some(events));
         assert!(Request::TellStatus { status: told }.encode(1).is_ok());
     }
+}
+
+/// At least one description fits, however long it is.
+#[test]
+fn descriptions_fill_a_message() {
+    let many = |info: &PoolInfo| match Reply::infos_page((0..100).map(|_| Ok(info.clone()))) {
+        Reply::Infos(infos) => infos.len(),
+        _ => 0,
+    };
+    let ancestors = vec![Epoch::new([0, 1]); ANCESTORS_MAX];
+    let longest = PoolInfo {
+        state: PoolState { ancestors, ..sample_state() },
+        open_by: Some("x".repeat(MAX_HOLDER_BYTES)),
+        ..sample_info()
+    };
+    let short = PoolInfo { state: PoolState { ancestors: vec![], ..sample_state() }, open_by: None, ..sample_info() };
+    assert!(many(&longest) >= 1 && many(&short) >= 15, "{} and {}", many(&longest), many(&short));
+    let refusal = Reply::infos_page([Err((4, "y".repeat(9999)))]);
+    assert!(matches!(&refusal, Reply::Infos(infos) if infos.len() == 1) && refusal.encode(1).is_ok());
 }
 
 fn sample_domain(kernel: Option<[u8; 16]>) -> FailureDomain {
@@ -193,6 +216,8 @@ fn sample_status() -> TargetStatus {
         protocol_version: 1,
         pool_format: 3,
         is_draining: true,
+        is_root_writable: true,
+        is_root_attached: true,
         uptime_ms: 2,
         connections: 4,
         max_connections: 5,
@@ -245,9 +270,13 @@ fn replies() -> Vec<Reply> {
         Reply::RosterSet,
         Reply::Info(Box::new(sample_info())),
         Reply::Info(Box::new(PoolInfo { open_by: None, ..sample_info() })),
+        Reply::Infos(vec![Ok(sample_info()), Err((4, "no such pool".to_owned()))]),
+        Reply::infos_page((0..300).map(|_| Err((4, String::new())))),
+        Reply::infos_page((0..100).map(|_| Ok(sample_info()))),
         Reply::List { names: vec![name("a"), name("b")], more: true },
         Reply::List { names: vec![], more: false },
         Reply::Status(Box::new(sample_status())),
+        Reply::Status(Box::new(TargetStatus { is_root_writable: false, is_root_attached: false, ..sample_status() })),
         Reply::StatusTold,
         Reply::WriterStatus(None),
         Reply::WriterStatus(Some(sample_writer_status(2, 3))),
@@ -495,7 +524,6 @@ fn long_texts_are_cut_and_long_descriptors_refused() {
 
 #[test]
 fn pages_hold_as_many_names_as_fit() {
-    assert_eq!(LIST_LIMIT, 1360);
     for (len, fit) in [(1, 1359), (100, 39), (255, 15)] {
         let names: Vec<_> = (0..2000).map(|number| name(&format!("{number:0>len$}")[..len])).collect();
         let page = Reply::list_page(names.iter().cloned());

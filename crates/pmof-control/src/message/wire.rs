@@ -39,6 +39,11 @@ impl Frame {
         frame
     }
 
+    /// Bytes of the body by now.
+    pub(super) fn body_bytes(&self) -> usize {
+        self.0.len() - HEAD_BYTES
+    }
+
     pub(super) fn bytes(&mut self, bytes: &[u8]) {
         self.0.extend_from_slice(bytes);
     }

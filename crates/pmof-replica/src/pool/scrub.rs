@@ -48,6 +48,7 @@ impl Pool {
             self.0.scrub_window(&mut scrub)?;
             progress(scrub.at);
         }
+        self.0.note_scrubbed();
         Ok(scrub.report)
     }
 }

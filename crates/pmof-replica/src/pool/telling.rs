@@ -1,7 +1,10 @@
 //! What the writer of a pool knows of its members is told to their targets, for whoever asks these: `pmof pool status` in another process.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -19,12 +22,16 @@ const PATIENCE: Duration = Duration::from_millis(50);
 
 /// What was told last, and when.
 #[derive(Debug, Default)]
-pub(super) struct Telling(Mutex<Option<(WriterStatus, Instant)>>);
+pub(super) struct Telling {
+    last: Mutex<Option<(WriterStatus, Instant)>>,
+    /// When a scrub of the whole pool ended last, in milliseconds since 1970.
+    scrubbed_unix_ms: AtomicU64,
+}
 
 impl Shared {
     /// Tells the members in sync, if there is anything new. Whoever does it now does it for all.
     pub(super) fn tell_status(&self, open: &Open) {
-        let Some(mut told) = self.telling.0.try_lock() else { return };
+        let Some(mut told) = self.telling.last.try_lock() else { return };
         let status = self.writer_status(open, told.as_ref());
         if told.as_ref().is_some_and(|(before, _)| is_same(before, &status)) {
             return;
@@ -55,13 +62,27 @@ impl Shared {
         for member in &mut members {
             member.bytes_per_second = rate(member, before);
         }
-        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = since_1970();
         let told = self.events.last(MAX_TOLD_EVENTS).into_iter().map(|(event, ago)| {
             let unix_ms = now.saturating_sub(ago).as_millis().try_into().unwrap_or(u64::MAX);
             ToldEvent { unix_ms, text: event.to_string() }
         });
-        WriterStatus { members, events: told.collect() }
+        let scrubbed_unix_ms = self.telling.scrubbed_unix_ms.load(Ordering::Relaxed);
+        WriterStatus { members, events: told.collect(), scrubbed_unix_ms }
     }
+
+    /// A scrub of the whole pool has ended: the targets are told when, whether or not it found anything.
+    pub(super) fn note_scrubbed(&self) {
+        let unix_ms = since_1970().as_millis().try_into().unwrap_or(u64::MAX);
+        self.telling.scrubbed_unix_ms.store(unix_ms, Ordering::Relaxed);
+        if let Ok(open) = self.hold() {
+            self.tell_status(&open);
+        }
+    }
+}
+
+fn since_1970() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 fn progress(index: u16, standing: MemberStanding, missing_bytes: u64) -> MemberProgress {
@@ -104,7 +125,7 @@ fn rate(member: &MemberProgress, before: Option<&(WriterStatus, Instant)>) -> u6
 /// Whether there is nothing new, but for the clock.
 fn is_same(before: &WriterStatus, now: &WriterStatus) -> bool {
     let texts = |status: &WriterStatus| status.events.iter().map(|event| event.text.clone()).collect::<Vec<_>>();
-    before.members == now.members && texts(before) == texts(now)
+    (&before.members, before.scrubbed_unix_ms) == (&now.members, now.scrubbed_unix_ms) && texts(before) == texts(now)
 }
 
 /// One that is late is not waited for, and one that does not know the question is of an older release. False: it is late.

@@ -2,7 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::AtomicBool},
     time::Duration,
 };
 
@@ -27,6 +27,8 @@ pub(super) struct Lease {
     held: Mutex<Option<Held>>,
     /// What a writer has told of its members last.
     pub(super) told: Mutex<Option<WriterStatus>>,
+    /// The file has lost its name to another process: no writer is lost when this ends.
+    pub(super) has_lost_file: AtomicBool,
 }
 
 /// The registration comes before the pool, so that no peer can reach the memory when its lock is released.
@@ -48,6 +50,7 @@ impl Lease {
             process: if pool.access() == OpenFor::Write { connection.peer_process() } else { None },
             held: Mutex::new(Some(Held { region: Some(region), pool })),
             told: Mutex::default(),
+            has_lost_file: AtomicBool::new(false),
         })
     }
 
@@ -95,6 +98,12 @@ impl Leases {
         let stranded = self.stranded.lock().get(name).cloned();
         let is_writer = |lease: &Lease| lease.access == OpenFor::Write && lease.is_named && lease.name == *name;
         stranded.or_else(|| self.find(is_writer).into_iter().next())
+    }
+
+    /// What the writers of pools have told of their members last.
+    pub(super) fn told(&self) -> HashMap<PoolName, WriterStatus> {
+        let writers = self.find(|lease| lease.access == OpenFor::Write && lease.is_named);
+        writers.into_iter().filter_map(|lease| Some((lease.name.clone(), lease.told.lock().clone()?))).collect()
     }
 
     /// Who has the pool open for reading.

@@ -10,10 +10,12 @@ use parking_lot::Mutex;
 use pmof_access::{DurationCounters, DurationCounts, OperationCounts};
 use pmof_control::{PoolRefusal, TargetStatus};
 
-use crate::{PoolStore, StoreError};
-
-/// How many pools are looked at for one page of their list.
-const LISTED: usize = 1000;
+use super::{
+    Observer, Shared,
+    health::{PoolCounts, PoolHealth, look_at_pools},
+    session::Host as _,
+};
+use crate::events::REQUESTS;
 
 /// What a target has done since it was started, and what it keeps now.
 #[derive(Clone, Debug)]
@@ -30,6 +32,8 @@ pub struct TargetMetrics {
     pub turned_away: BTreeMap<&'static str, u64>,
     /// Connections that ended with a pool open.
     pub left_open: u64,
+    /// Pools whose file another process removed or replaced while they were open for writing.
+    pub files_lost: u64,
     /// Requests on pools, by their name.
     pub requests: BTreeMap<&'static str, RequestCounts>,
     /// Reads, writes and flushes that came to the target. Those of RDMA devices and of initiators that share the memory do not.
@@ -38,6 +42,8 @@ pub struct TargetMetrics {
     pub waits: DurationCounts,
     /// Pools, as they are now.
     pub pools: PoolCounts,
+    /// How each pool is, the worst first: those whose next loss is a loss of bytes, then those that lack a member, then those that are written.
+    pub health: Vec<PoolHealth>,
 }
 
 /// Requests of one kind.
@@ -46,20 +52,8 @@ pub struct TargetMetrics {
 pub struct RequestCounts {
     /// How long they took. Its failures are those that were refused.
     pub durations: DurationCounts,
-    /// Those that were refused, by the reason.
+    /// Those that were refused, by the reason: each reason that there is, from the start on.
     pub refused: Vec<(PoolRefusal, u64)>,
-}
-
-/// Pools by what they are like.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct PoolCounts {
-    /// Being written by an initiator of this target.
-    pub being_written: u64,
-    /// Whole, and written by nobody.
-    pub idle: u64,
-    /// Damaged, of another version, or unreadable.
-    pub unusable: u64,
 }
 
 /// What the threads of a service count.
@@ -69,19 +63,39 @@ pub(super) struct Counters {
     accepted: Mutex<BTreeMap<&'static str, u64>>,
     turned_away: Mutex<BTreeMap<&'static str, u64>>,
     left_open: AtomicU64,
+    files_lost: AtomicU64,
     requests: Mutex<BTreeMap<&'static str, RequestCounters>>,
 }
 
-#[derive(Debug, Default)]
+/// Why connections are turned away.
+const TURNED_AWAY: [&str; 4] = ["foreign_user", "memory_budget", "session_used", "too_many"];
+
+#[derive(Debug)]
 struct RequestCounters {
     durations: DurationCounters,
     refused: Vec<(PoolRefusal, u64)>,
 }
 
+impl Default for RequestCounters {
+    fn default() -> Self {
+        Self { durations: DurationCounters::default(), refused: PoolRefusal::ALL.map(|reason| (reason, 0)).to_vec() }
+    }
+}
+
 impl Counters {
     pub(super) fn new() -> Self {
-        let (accepted, turned_away, left_open, requests) = Default::default();
-        Self { started: SystemTime::now(), accepted, turned_away, left_open, requests }
+        // Who counts increases has to see the count before the first one.
+        let requests = REQUESTS.iter().map(|request| (*request, RequestCounters::default())).collect();
+        let turned_away = TURNED_AWAY.iter().map(|reason| (*reason, 0)).collect();
+        let (accepted, left_open, files_lost) = Default::default();
+        Self {
+            started: SystemTime::now(),
+            accepted,
+            turned_away: Mutex::new(turned_away),
+            left_open,
+            files_lost,
+            requests: Mutex::new(requests),
+        }
     }
 
     pub(super) fn accepted(&self, transport: &'static str) {
@@ -94,6 +108,10 @@ impl Counters {
 
     pub(super) fn left_open(&self) {
         self.left_open.fetch_add(1, Relaxed);
+    }
+
+    pub(super) fn lost_file(&self) {
+        self.files_lost.fetch_add(1, Relaxed);
     }
 
     /// `refused`: the code by which it was.
@@ -114,7 +132,7 @@ impl Counters {
         status: Result<TargetStatus, String>,
         operations: OperationCounts,
         waits: DurationCounts,
-        pools: PoolCounts,
+        (pools, health): (PoolCounts, Vec<PoolHealth>),
     ) -> TargetMetrics {
         TargetMetrics {
             started: self.started,
@@ -122,10 +140,12 @@ impl Counters {
             accepted: self.accepted.lock().clone(),
             turned_away: self.turned_away.lock().clone(),
             left_open: self.left_open.load(Relaxed),
+            files_lost: self.files_lost.load(Relaxed),
             requests: self.requests(),
             operations,
             waits,
             pools,
+            health,
         }
     }
 
@@ -139,22 +159,15 @@ impl Counters {
     }
 }
 
-/// Pools that vanish meanwhile are not counted. Where the root cannot be read, none is: the status says so.
-pub(super) fn count_pools(pools: &PoolStore) -> PoolCounts {
-    let (mut counts, mut after) = (PoolCounts::default(), None);
-    while let Ok(names) = pools.list(after.as_ref(), LISTED) {
-        for name in &names {
-            match pools.is_written(name) {
-                Ok(true) => counts.being_written += 1,
-                Ok(false) => counts.idle += 1,
-                Err(StoreError::NotFound { .. }) => {}
-                Err(_) => counts.unusable += 1,
-            }
+impl Observer {
+    /// What the target has done until now. It looks at the header, the state and the members of each pool.
+    pub fn metrics(&self) -> TargetMetrics {
+        let Shared { counters, workers, flushes, stores, scrubs, .. } = &*self.shared;
+        let mut operations = OperationCounts::default();
+        for worker in workers {
+            worker.operations.add_to(&mut operations);
         }
-        if names.len() < LISTED {
-            break;
-        }
-        after = names.into_iter().next_back();
+        let status = self.shared.status().map_err(|refused| refused.text);
+        counters.shown(status, operations, flushes.waits(), look_at_pools(&stores.pools, &stores.leases, scrubs))
     }
-    counts
 }

@@ -2,13 +2,13 @@
 
 use std::{
     ops::{ControlFlow, Range},
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Duration, Instant},
 };
 
 use pmof_access::{
     Access, Completion, ConnectError, Connection, OperationKind, Outcome, Peer, PeerProcess, PostError, Region,
-    RegisterError, Ticket,
+    RegisterError, Ticket, Transport,
 };
 use pmof_control::{
     DATA_RANGES_MAX, FailureDomain, MAX_MESSAGE_BYTES, OpenFor, Reply, Request, ServiceCode, TargetStatus,
@@ -19,6 +19,7 @@ use uuid::Uuid;
 
 use super::{
     authentication::{Authentication, Authenticator},
+    health::Scrubs,
     identity::Identity,
     leases::{Held, Lease, Leases},
     takeover::{Terms, was_taken_over},
@@ -27,9 +28,12 @@ use crate::{
     OpenPool, PoolStore, StoreError,
     events::{self, Act, Client, Refusals},
     refused::Refused,
-    requests::{self, Served, not_open},
+    requests::{self, Digesting, Served, not_open},
     sets::{OpenSet, SetRemoval, SetStore, SetStoreError},
 };
+
+/// The code of a refusal for a file that lost its name ([`StoreError::Replaced`]).
+const FILE_LOST: u16 = 15;
 
 #[derive(Debug)]
 pub(super) struct Session {
@@ -49,6 +53,14 @@ pub(super) struct Session {
     /// The answer that the initiator has yet to take. The next request is awaited after it, so that one who takes no answers
     /// has one made, not many.
     answering: Option<Ticket>,
+    digested: Option<Digested>,
+}
+
+/// The outcome of a digest, and how long it took.
+#[derive(Debug)]
+pub(super) struct Digested {
+    pub(super) reply: Result<Reply, Refused>,
+    pub(super) took: Duration,
 }
 
 /// Why a new connection was not taken.
@@ -114,6 +126,15 @@ pub(super) trait Host {
 
     fn status(&self) -> Result<TargetStatus, Refused>;
 
+    /// The file of a pool that is open was found to be gone.
+    /// Whether the operator declares that what a device of this transport writes is durable by itself.
+    fn is_appliance(&self, transport: Option<Transport>) -> bool;
+
+    fn count_lost_file(&self);
+
+    /// When a pool was scrubbed, as its writer tells.
+    fn scrubs(&self) -> &Scrubs;
+
     /// A request was answered; `refused` is the code of one that was refused.
     fn count(&self, request: &'static str, took: Duration, refused: Option<u16>);
 }
@@ -138,6 +159,7 @@ impl Session {
             since,
             refusals: Refusals::default(),
             answering: None,
+            digested: None,
         };
         session.post_receive()?;
         Ok(session)
@@ -190,6 +212,30 @@ impl Session {
         access == OpenFor::Write && self.has_open()
     }
 
+    /// Whether its pool is given up since the file is gone: its writer is not lost.
+    pub(super) fn has_lost_file(&self, host: &impl Host) -> bool {
+        if let Some(Open::Pool(lease)) = &self.open {
+            let held = lease.lock();
+            let is_gone = held.as_ref().is_some_and(|held| {
+                matches!(host.stores().pools.check_named(&held.pool), Err(StoreError::Replaced { .. }))
+            });
+            drop(held);
+            if is_gone {
+                self.note_lost_file(host);
+            }
+            return lease.has_lost_file.load(Ordering::Relaxed);
+        }
+        false
+    }
+
+    fn note_lost_file(&self, host: &impl Host) {
+        let Some(Open::Pool(lease)) = &self.open else { return };
+        if !lease.has_lost_file.swap(true, Ordering::Relaxed) {
+            events::file_lost(&self.client(), lease.name.as_str());
+            host.count_lost_file();
+        }
+    }
+
     /// Ends the connection and tells the initiator that the target stops.
     pub(super) fn stop(&self) {
         self.connection.stop();
@@ -198,6 +244,30 @@ impl Session {
     /// When it began.
     pub(super) fn since(&self) -> Instant {
         self.since
+    }
+
+    /// What is to be digested before this outcome can be [taken in](Self::handle), if it asks for a digest that is not refused.
+    pub(super) fn digest(&self, host: &impl Host, done: &Completion) -> Option<Digesting> {
+        let Ok(Outcome::Received { len_bytes, .. }) = &done.outcome else { return None };
+        if done.kind != OperationKind::Receive || self.identity().is_none() || host.is_draining() {
+            return None;
+        }
+        let mut message = vec![0; *len_bytes as usize];
+        self.request.read(0, &mut message).ok()?;
+        let Ok((_, Request::Digest { offset, len_bytes, block_bytes })) = Request::decode(&message) else {
+            return None;
+        };
+        self.bytes().ok()?.digest(offset, len_bytes, block_bytes).ok()
+    }
+
+    /// The outcome of what [`digest`](Self::digest) gave, which took so long.
+    pub(super) fn note_digested(&mut self, digested: Digested) {
+        self.digested = Some(digested);
+    }
+
+    /// The connection, to see whether it is there still.
+    pub(super) fn connection(&self) -> Arc<Connection> {
+        Arc::clone(&self.connection)
     }
 
     /// Takes an outcome of this connection in. `Break`: the connection is over.
@@ -238,12 +308,20 @@ impl Session {
 
     fn answer(&mut self, host: &impl Host, request: Request) -> Reply {
         let (act, start) = (Act::of(&request, self.open.as_ref().map(Open::name)), Instant::now());
+        let digested = self.digested.take();
+        let before = digested.as_ref().map_or(Duration::ZERO, |digested| digested.took);
         let answered = match self.identity() {
             Some(_) if host.is_draining() && opens(&request) => Err(stopping()),
-            Some(_) => self.carry_out(host, request),
+            Some(_) => match (digested, &request) {
+                (Some(digested), Request::Digest { .. }) => digested.reply,
+                _ => self.carry_out(host, request),
+            },
             None => host.authenticator().answer(&mut self.authentication, &request),
         };
-        host.count(act.request(), start.elapsed(), answered.as_ref().err().map(|refused| refused.code));
+        host.count(act.request(), before + start.elapsed(), answered.as_ref().err().map(|refused| refused.code));
+        if answered.as_ref().is_err_and(|refused| refused.code == FILE_LOST) {
+            self.note_lost_file(host);
+        }
         self.refusals.tell(&self.client(), act, answered.as_ref().map(drop));
         answered.unwrap_or_else(|refusal| Reply::Refused { code: refusal.code, text: refusal.text })
     }
@@ -271,9 +349,11 @@ impl Session {
             | Request::Intent { .. }
             | Request::Roster { .. }
             | Request::SetRoster { .. } => self.on_pool(|pool| requests::about_state(pools, pool, request)),
-            Request::Remove { .. } | Request::Discard { .. } | Request::Info { .. } | Request::List { .. } => {
-                requests::about_store(pools, request)
-            }
+            Request::Remove { .. }
+            | Request::Discard { .. }
+            | Request::Info { .. }
+            | Request::Infos { .. }
+            | Request::List { .. } => requests::about_store(pools, request),
             Request::Challenge { .. } | Request::Prove { .. } => {
                 Err(Refused::new(ServiceCode::BadMessage, "this target asks for no proof"))
             }
@@ -281,13 +361,13 @@ impl Session {
             Request::CreateSet { name, size_bytes, attributes, require } => {
                 let attributes = attributes.map(|bytes| Attributes::from_bytes(&bytes));
                 let replaced = self.removal.take_if(|removal| removal.is_replacement_of(&name));
-                self.open_set(|| {
+                self.open_set(host, || {
                     replaced.map(SetRemoval::clear_out).transpose()?;
                     sets.create(&name, size_bytes, attributes.as_ref(), require)
                 })
             }
             Request::OpenSet { name, size_bytes, access, require } => {
-                self.open_set(|| sets.open_set(&name, size_bytes, access, require))
+                self.open_set(host, || sets.open_set(&name, size_bytes, access, require))
             }
             Request::KeepSet => {
                 self.set()?.keep()?;
@@ -298,6 +378,7 @@ impl Session {
                 Ok(Reply::AttributesSet)
             }
             Request::RemoveSet { name, force, set_file } => {
+                pools.check_attached()?;
                 let removal = match self.removal.take() {
                     Some(prepared) if prepared.is_for(&name, force, set_file) => prepared,
                     _ => sets.prepare_removal(&name, force, set_file, None)?,
@@ -316,13 +397,16 @@ impl Session {
                 self.removal = Some(sets.prepare_replacement(&name, &member)?);
                 Ok(Reply::Removable)
             }
-            Request::Digest { offset, len_bytes, block_bytes } => self.bytes()?.digest(offset, len_bytes, block_bytes),
+            Request::Digest { offset, len_bytes, block_bytes } => {
+                self.bytes()?.digest(offset, len_bytes, block_bytes)?.finish()
+            }
             Request::Data { offset } => self.bytes()?.data(offset),
             Request::Headerless { offset } => self.headerless(offset),
             Request::Boot => requests::about_boot(stores.boot),
             Request::Domain => Ok(Reply::Domain(stores.domain.clone())),
             Request::TellStatus { status } => {
                 let Some(Open::Pool(lease)) = &self.open else { return Err(not_open()) };
+                host.scrubs().note(&lease.name, status.scrubbed_unix_ms);
                 *lease.told.lock() = Some(status);
                 Ok(Reply::StatusTold)
             }
@@ -405,11 +489,18 @@ impl Session {
     }
 
     /// The header may be read; only the target itself writes it.
-    fn open_set(&mut self, open: impl FnOnce() -> Result<OpenSet, SetStoreError>) -> Result<Reply, Refused> {
+    fn open_set(
+        &mut self,
+        host: &impl Host,
+        open: impl FnOnce() -> Result<OpenSet, SetStoreError>,
+    ) -> Result<Reply, Refused> {
         self.check_none_open()?;
+        host.stores().pools.check_attached()?;
         let set = open()?;
         let (header_bytes, len_bytes) = (set.header_bytes(), set.len_bytes());
         let memory = set.memory().ok_or_else(not_open)?;
+        let is_appliance = host.is_appliance(self.peer.transport());
+        events::persistency_policy(&set.name().to_string(), is_appliance, &memory);
         let register = |offset, len_bytes, access| {
             self.peer.register_for(&self.connection, Arc::clone(&memory) as _, offset, len_bytes, access)
         };
@@ -445,7 +536,10 @@ impl Drop for Session {
     fn drop(&mut self) {
         self.refusals.end(&self.client());
         if let Some(open) = self.open.as_ref().filter(|_| self.leaves_open()) {
-            events::left_open(&self.client(), &open.name());
+            let has_lost_file = matches!(open, Open::Pool(lease) if lease.has_lost_file.load(Ordering::Relaxed));
+            if !has_lost_file {
+                events::left_open(&self.client(), &open.name());
+            }
         }
     }
 }

@@ -42,6 +42,7 @@ pub(super) struct Terms {
 impl Session {
     pub(super) fn take_over(&mut self, stores: &Stores, name: &PoolName, terms: Terms) -> Result<Reply, Refused> {
         self.check_none_open()?;
+        stores.pools.check_place(name)?;
         let Some(lease) = stores.leases.writer_of(name) else {
             return self.open_for_writing(stores, name, terms).map_err(not_ours);
         };

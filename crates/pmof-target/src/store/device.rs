@@ -99,7 +99,7 @@ impl Device {
         Ok(devices)
     }
 
-    fn map(&self, access: OpenFor) -> Result<Memory, StoreError> {
+    pub(super) fn map(&self, access: OpenFor) -> Result<Memory, StoreError> {
         match access {
             OpenFor::Read => Memory::open_read_only(&self.path, self.declaration),
             OpenFor::Write => Memory::open(&self.path, self.declaration),

@@ -33,6 +33,15 @@ pub enum StoreError {
         /// The kernel's answer.
         source: io::Error,
     },
+    /// The root's path leads to another directory than the one that was opened.
+    #[error(
+        "{} is no longer the directory that this target opened: it was unmounted, mounted over, renamed or removed; put it back, or start the target again on what is there now",
+        root.display()
+    )]
+    Detached {
+        /// The root.
+        root: PathBuf,
+    },
     /// There is no such pool.
     #[error("there is no pool {name} in {}; list the pools for their names", root.display())]
     NotFound {
@@ -269,6 +278,7 @@ impl StoreError {
             Self::NotFenceable { .. } => 23,
             Self::Roster { .. } => 24,
             Self::OtherReplica { .. } => 25,
+            Self::Detached { .. } => 26,
         }
     }
 }

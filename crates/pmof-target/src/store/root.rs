@@ -15,7 +15,7 @@ use std::{
 
 use pmof_control::{DATA_OFFSET, HEADER_BYTES, Header, HeaderError, PoolName, without_magic};
 use rustix::{
-    fs::{AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat},
+    fs::{Access, AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat, StatVfs},
     io::Errno,
 };
 
@@ -64,7 +64,7 @@ impl Entry {
     }
 
     /// What there is of the first bytes.
-    fn begin(&self, len_bytes: usize) -> io::Result<Vec<u8>> {
+    pub(super) fn begin(&self, len_bytes: usize) -> io::Result<Vec<u8>> {
         let (mut begin, mut read) = (vec![0; len_bytes], 0);
         while read < len_bytes {
             match self.file.read_at(&mut begin[read..], read as u64) {
@@ -106,6 +106,28 @@ impl Root {
     /// A path to `entry` that stays inside this directory even when the root is renamed or replaced.
     pub(super) fn path_by_descriptor(&self, entry: &str) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}/{entry}", self.directory.as_raw_fd()))
+    }
+
+    /// Refuses a root that its path does not lead to any more: it was unmounted, mounted over, renamed or removed. What is made there would be lost
+    /// to whoever looks under that path, such as this target when it is started again.
+    pub(super) fn check_attached(&self) -> Result<(), StoreError> {
+        let detached = || StoreError::Detached { root: self.path.clone() };
+        let own = Identity::of_file(self.directory.as_fd()).map_err(|error| self.io("fstat", "", error))?;
+        match rustix::fs::stat(&self.path) {
+            Ok(found) if Identity::of(&found) == own => Ok(()),
+            Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => Err(detached()),
+            // The path could not be looked at, which says nothing of where it leads.
+            Err(_) => Ok(()),
+        }
+    }
+
+    pub(super) fn statvfs(&self) -> Result<StatVfs, StoreError> {
+        rustix::fs::fstatvfs(&self.directory).map_err(|errno| self.io("statvfs", "", errno))
+    }
+
+    /// Whether this user may make files there. Says nothing of the room that is left.
+    pub(super) fn is_writable(&self) -> bool {
+        rustix::fs::accessat(&self.directory, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::empty()).is_ok()
     }
 
     /// Opens the regular file `name` for reading. Anything else of that name is refused, links above all.

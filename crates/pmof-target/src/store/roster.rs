@@ -10,7 +10,7 @@ use super::{OpenPool, StoreError};
 /// The roster of an open pool.
 #[derive(Debug)]
 pub(super) struct KeptRoster {
-    roster: Roster,
+    pub(super) roster: Roster,
     /// Of the newest slot; 0 where there is none.
     sequence: u64,
     /// Parts of one that is being set.

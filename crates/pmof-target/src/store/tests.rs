@@ -550,12 +550,26 @@ fn a_root_that_is_replaced_leads_nowhere_else() {
     let (old, moved): (PathBuf, PathBuf) = (parent.path().join("root"), parent.path().join("moved"));
     fs::create_dir(&old).expect("a directory");
     let store = store_at(&old);
+    drop(create(&store, "orders"));
+    let mut held = store.create_unpublished(&name("held"), &new_pool(1)).expect("a pool");
     fs::rename(&old, &moved).expect("a rename");
     fs::create_dir(&old).expect("a directory");
-    drop(create(&store, "orders"));
-    open(&store, "orders", OpenFor::Write).expect("the pool");
+    // Neither there, where nobody looks who asks for the path, nor here.
+    let is_detached = |error: &StoreError| matches!(error, StoreError::Detached { .. });
+    let refused = store.create(&name("more"), &new_pool(1), String::new());
+    assert!(refused.as_ref().is_err_and(is_detached), "{refused:?}");
+    for access in [OpenFor::Read, OpenFor::Write] {
+        assert!(open(&store, "orders", access).as_ref().is_err_and(is_detached));
+    }
+    assert!(store.remove(&name("orders")).as_ref().is_err_and(is_detached));
+    assert!(store.publish(&mut held, String::new()).as_ref().is_err_and(is_detached));
+    drop(held);
     assert!(entries(&old).is_empty());
     assert_eq!(entries(&moved), ["orders"]);
+    fs::remove_dir(&old).expect("empty");
+    assert!(open(&store, "orders", OpenFor::Read).as_ref().is_err_and(is_detached));
+    fs::rename(&moved, &old).expect("a rename");
+    open(&store, "orders", OpenFor::Write).expect("the pool");
 }
 
 #[test]

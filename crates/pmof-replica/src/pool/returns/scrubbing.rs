@@ -38,6 +38,7 @@ impl Returns {
             let Some(shared) = pool.upgrade() else { return false };
             if scrub.is_done(&shared) {
                 shared.events.add(Event::Scrubbed { report: Arc::new(scrub.report), took: began.elapsed() });
+                shared.note_scrubbed();
                 return true;
             }
             let window_began = Instant::now();
