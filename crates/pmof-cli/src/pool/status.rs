@@ -314,12 +314,19 @@ impl StatusReport {
         let is_gone = |member: &&MemberReport| member.index.is_some() && matches!(member.state, "lost" | "foreign");
         if let (Some(gone), Some(_)) = (self.members.iter().find(is_gone), self.losses_survived) {
             let index = gone.index.map_or_else(String::new, |index| index.to_string());
+            // The commands open the pool themselves.
+            let when = match self.open_by {
+                Some(_) => {
+                    "the program that has the pool open replaces it (Pool::replace), or takes a spare; once it has closed the pool, "
+                }
+                None => "",
+            };
             let of_what_is_left = |command: &str| format!(", `{command}` of what is left there");
             let removal = gone.removal.map_or_else(String::new, of_what_is_left);
             line(
                 "mend",
                 &format!(
-                    "if one does not come back: `pmof pool replace MEMBER {index} NEW` makes another in its place, at another address; at its own \
+                    "if one does not come back: {when}`pmof pool replace MEMBER {index} NEW` makes another in its place, at another address; at its own \
                      `pmof pool remove MEMBER {index}`{removal}, and `pmof pool add{}`",
                     if gone.is_witness { " --witness" } else { "" }
                 ),

@@ -8,7 +8,7 @@ use std::{
 
 use pmof::{Durability, Pool, PoolOptions};
 
-use crate::support::{Target, command, directory, pattern, pmof, text};
+use crate::support::{Target, command, directory, pattern, pmof, text, wait_until};
 
 fn options(url: &str) -> PoolOptions {
     Pool::options().require(Durability::ProcessCrash).replica(url)
@@ -51,6 +51,33 @@ fn what_is_another_pool_of_the_same_identity_is_not_to_be_removed_for_a_new_memb
     let said = pmof(["pool", "add", &two[1].url("apart"), &here]);
     said.failed(&["another history of the same pool", "choose another name or address"]);
     assert!(!said.errors.contains("remove it first"), "{said:?}");
+}
+
+/// The commands open the pool themselves, which a program that has it open keeps them from.
+#[test]
+fn a_lost_member_of_a_pool_that_is_open_is_replaced_when_that_is_closed() {
+    let four: [Target; 4] = std::array::from_fn(|_| Target::start());
+    let [a, b, c, new] = std::array::from_fn(|at: usize| four[at].url("orders"));
+    let pool = options(&a).replica(&b).replica(&c).create(1 << 20).unwrap();
+    fs::remove_file(four[2].file("orders")).unwrap();
+    let mend = || {
+        let said = pmof(["pool", "status", &a]).output;
+        said.lines().find(|line| line.starts_with("mend")).map(str::to_owned)
+    };
+    wait_until("a member is lost", || {
+        pool.persist(0, b"kept").unwrap();
+        mend().is_some()
+    });
+    let advice = mend().unwrap();
+    let (before, commands) = advice.split_once("once it has closed the pool, ").unwrap_or_else(|| panic!("{advice}"));
+    assert!(!before.contains("`pmof") && before.contains("Pool::replace"), "{advice}");
+    let command = commands.split('`').nth(1).unwrap().replace("MEMBER", &a).replace("NEW", &new);
+    let run = || pmof(command.strip_prefix("pmof ").unwrap().split(' '));
+    run().failed(&["is open for writing by"]);
+    pool.close().unwrap();
+    assert!(!mend().unwrap().contains("once it has closed"), "{:?}", mend());
+    assert_eq!(run().code, Some(0));
+    assert_eq!(mend(), None);
 }
 
 #[test]

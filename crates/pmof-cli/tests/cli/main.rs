@@ -1,5 +1,6 @@
 //! The real `pmof` binary, end to end.
 
+mod advice;
 mod advised;
 mod alerts;
 mod asked;

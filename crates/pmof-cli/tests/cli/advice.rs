@@ -1,0 +1,150 @@
+//! Every command that a message advises, and the test that runs it in the state in which it is advised.
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+/// File, command, and the test of this directory that reads the advice from the message and runs it; empty where none does yet.
+const ADVICE: &[(&str, &str, &str)] = &[
+    ("pmof-cli/src/backup/format.rs", "pool export", ""),
+    ("pmof-cli/src/copy.rs", "pool export", ""),
+    ("pmof-cli/src/pool/change.rs", "pool", "a_witness_is_made_anew_as_a_witness"),
+    ("pmof-cli/src/pool/change.rs", "pool check", ""),
+    ("pmof-cli/src/pool/change.rs", "pool remove", "a_witness_is_made_anew_as_a_witness"),
+    ("pmof-cli/src/pool/change.rs", "pool rm", "a_witness_is_made_anew_as_a_witness"),
+    ("pmof-cli/src/pool/change/force.rs", "pool clear", ""),
+    ("pmof-cli/src/pool/change/force.rs", "pool status", ""),
+    ("pmof-cli/src/pool/check.rs", "pool sync", ""),
+    ("pmof-cli/src/pool/points.rs", "pool promote", ""),
+    ("pmof-cli/src/pool/points.rs", "pool status", ""),
+    ("pmof-cli/src/pool/promote.rs", "pool clear", ""),
+    ("pmof-cli/src/pool/promote.rs", "pool rm", ""),
+    ("pmof-cli/src/pool/promote.rs", "pool status", ""),
+    ("pmof-cli/src/pool/removable.rs", "pool clear", ""),
+    ("pmof-cli/src/pool/removable.rs", "pool remove", ""),
+    ("pmof-cli/src/pool/removable.rs", "pool rm", ""),
+    ("pmof-cli/src/pool/removable.rs", "pool status", ""),
+    ("pmof-cli/src/pool/replicas.rs", "pool scrub", ""),
+    ("pmof-cli/src/pool/scrub.rs", "pool remove", ""),
+    ("pmof-cli/src/pool/status.rs", "cp", ""),
+    ("pmof-cli/src/pool/status.rs", "pool add", ""),
+    ("pmof-cli/src/pool/status.rs", "pool clear", ""),
+    ("pmof-cli/src/pool/status.rs", "pool promote", ""),
+    ("pmof-cli/src/pool/status.rs", "pool remove", ""),
+    (
+        "pmof-cli/src/pool/status.rs",
+        "pool replace",
+        "a_lost_member_of_a_pool_that_is_open_is_replaced_when_that_is_closed",
+    ),
+    ("pmof-cli/src/status.rs", "pool ls", ""),
+    ("pmof-cli/src/unequal.rs", "pool check", ""),
+    ("pmof-cli/src/unequal.rs", "pool scrub", ""),
+    ("pmof-console/src/output.rs", "pool ls", ""),
+    ("pmof-console/src/output.rs", "pool rm", ""),
+    ("pmof-replica/src/error.rs", "cp", ""),
+    ("pmof-replica/src/error.rs", "pool add", ""),
+    ("pmof-replica/src/error.rs", "pool check", ""),
+    ("pmof-replica/src/error.rs", "pool import", ""),
+    ("pmof-replica/src/error.rs", "pool points", ""),
+    ("pmof-replica/src/error.rs", "pool promote", ""),
+    ("pmof-replica/src/error.rs", "pool remove", ""),
+    ("pmof-replica/src/error.rs", "pool replace", ""),
+    ("pmof-replica/src/error.rs", "pool rm", ""),
+    ("pmof-replica/src/error.rs", "pool scrub", ""),
+    ("pmof-replica/src/error.rs", "pool status", ""),
+    ("pmof-replica/src/error.rs", "pool sync", ""),
+    ("pmof-replica/src/error.rs", "serve", ""),
+    ("pmof-replica/src/pool/changes/error.rs", "pool add", ""),
+    ("pmof-replica/src/pool/changes/error.rs", "pool remove", ""),
+    ("pmof-replica/src/pool/changes/error.rs", "pool rm", ""),
+    ("pmof-replica/src/pool/changes/error.rs", "pool status", ""),
+    ("pmof-replica/src/pool/changes/error.rs", "pool sync", ""),
+    ("pmof-replica/src/pool/followers/attach.rs", "pool promote", ""),
+    ("pmof-target/src/service.rs", "serve", ""),
+    ("pmof-target/src/store/error.rs", "cp", ""),
+    ("pmof-target/src/store/error.rs", "pool release", ""),
+    ("pmof-target/src/store/error.rs", "serve", ""),
+];
+
+/// Commands that are advised and that no test runs yet. This number only falls.
+const NOT_RUN_MAX: usize = 50;
+
+/// Where commands are advised.
+const CRATES: [&str; 5] = ["pmof-cli", "pmof-console", "pmof-control", "pmof-replica", "pmof-target"];
+
+fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(directory).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        if path.is_dir() {
+            if !["tests", "simulation", "model"].contains(&name.as_str()) {
+                sources(&path, found);
+            }
+        } else if name.ends_with(".rs") && !name.ends_with("tests.rs") && name != "model.rs" && name != "simulation.rs"
+        {
+            found.push(path);
+        }
+    }
+}
+
+/// The commands of `line` that stand in backticks or parentheses: up to two words behind `pmof`.
+fn commands(line: &str) -> Vec<String> {
+    let begins = line.match_indices("pmof ").filter(|(at, _)| line[..*at].ends_with(['`', '(']));
+    let words = |(at, found): (usize, &str)| {
+        let rest = &line[at + found.len()..];
+        let words =
+            rest.split(' ').map(|word| word.split(|c: char| !c.is_ascii_lowercase()).next().unwrap_or_default());
+        let whole = rest.split(' ').map(|word| word.bytes().all(|byte| byte.is_ascii_lowercase()));
+        let mut command = Vec::new();
+        for (word, is_whole) in words.zip(whole).take(2) {
+            if !word.is_empty() {
+                command.push(word);
+            }
+            if !is_whole || word.is_empty() {
+                break;
+            }
+        }
+        command.join(" ")
+    };
+    begins.map(words).filter(|command| !command.is_empty()).collect()
+}
+
+#[test]
+fn commands_are_found_in_messages() {
+    let line = "\"`pmof pool rm --force URL` or (pmof cp --min-replicas 1), not pmof pool add; `pmof pool add{}`\"";
+    assert_eq!(commands(line), ["pool rm", "cp", "pool add"]);
+}
+
+/// A message that advises a command comes with a test that runs it.
+#[test]
+fn each_command_that_is_advised_is_known_here() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut found = BTreeSet::new();
+    for name in CRATES {
+        let mut files = Vec::new();
+        sources(&crates.join(name).join("src"), &mut files);
+        for file in files {
+            let text = fs::read_to_string(&file).unwrap();
+            let of_lines = text.lines().map(str::trim).filter(|line| !line.starts_with("//")).flat_map(commands);
+            let file = file.strip_prefix(&crates).unwrap().to_str().unwrap().to_owned();
+            found.extend(of_lines.map(|command| (file.clone(), command)));
+        }
+    }
+    let known: BTreeSet<_> =
+        ADVICE.iter().map(|(file, command, _)| ((*file).to_owned(), (*command).to_owned())).collect();
+    let new: Vec<_> = found.difference(&known).collect();
+    assert!(new.is_empty(), "add these to ADVICE, with the test that runs them: {new:?}");
+    let gone: Vec<_> = known.difference(&found).collect();
+    assert!(gone.is_empty(), "nothing advises these any more: {gone:?}");
+
+    let mut tests = Vec::new();
+    sources(&Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cli"), &mut tests);
+    let tests: String = tests.iter().map(|file| fs::read_to_string(file).unwrap()).collect();
+    for (.., test) in ADVICE.iter().filter(|(.., test)| !test.is_empty()) {
+        assert!(tests.contains(&format!("fn {test}()")), "there is no test {test}");
+    }
+    let not_run = ADVICE.iter().filter(|(.., test)| test.is_empty()).count();
+    assert_eq!(not_run, NOT_RUN_MAX, "lower NOT_RUN_MAX, or write the test");
+}
