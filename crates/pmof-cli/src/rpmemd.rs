@@ -108,6 +108,8 @@ fn prepare(args: &RpmemdArgs) -> anyhow::Result<Prepared> {
     let settings = Settings::from_arg_matches(&matches)?;
     if args.remove.is_none() {
         settings.start_log()?;
+        let version = env!("CARGO_PKG_VERSION");
+        log::info!(event = "started", version; "rpmemd version {version}");
     }
     let root = settings.poolset_dir.clone().map_or_else(home, with_home)?;
     Ok(Prepared { settings, root })

@@ -70,6 +70,33 @@ fn the_users_file_and_options_are_read_and_options_win() {
     assert!(error.contains("/nonexistent"), "{error}");
 }
 
+/// Programs and PMDK's own tests look for these words in the log.
+#[test]
+fn the_log_has_the_words_of_librpmems_daemon() {
+    let stage = stage();
+    let log = stage.directory.path().join("log");
+    create(&stage, &format!("--log-level notice --use-syslog no --log-file {}", log.display()))
+        .unwrap()
+        .close()
+        .unwrap();
+    let told = fs::read_to_string(&log).unwrap();
+    let words = [
+        concat!("rpmemd version ", env!("CARGO_PKG_VERSION")),
+        "persistency policy:",
+        "    persist method: General Purpose Server Persistency Method",
+        "    persist flush: pmem_msync",
+    ];
+    let mut lines = told.lines();
+    for words in words {
+        assert!(lines.any(|line| line.contains(words)), "{words}: {told}");
+    }
+    // What is declared of RDMA devices does not hold over tcp.
+    let open = format!("--persist-apm --log-level notice --use-syslog no --log-file {}", log.display());
+    remote(&stage, &open).open(0, OpenFor::Write).unwrap().close().unwrap();
+    let told = fs::read_to_string(&log).unwrap();
+    assert!(told.contains("General Purpose") && !told.contains("Appliance"), "{told}");
+}
+
 #[test]
 fn a_wrong_file_reaches_the_initiator_by_file_and_line() {
     let stage = stage();
