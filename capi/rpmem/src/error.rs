@@ -13,7 +13,7 @@ use pmof_control::NameError;
 use pmof_mem::causes;
 use pmof_replica::{PoolError, ReplicaError};
 
-use crate::log::warn;
+use crate::log::failed;
 
 /// Why a call failed.
 #[derive(Debug)]
@@ -128,7 +128,7 @@ pub(crate) fn call<T>(function: &'static str, body: impl FnOnce() -> Result<T, F
 
 #[cold]
 fn tell(function: &'static str, Failure { errno, why }: Failure) {
-    warn(&format!("{function}: {why}"));
+    failed(function, &why);
     // A thread that is ending cannot read it.
     let _ = MESSAGE.try_with(|message| message.borrow_mut().set(&why));
     // SAFETY: the address of this thread's errno.
