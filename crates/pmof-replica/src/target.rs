@@ -21,10 +21,10 @@ const REQUEST_ID: u32 = 1;
 
 /// How long a pool that another has open is asked for: longer than a target takes to notice that the other is gone, where its system
 /// closed the connection.
-pub(crate) const BUSY_WAIT: Duration = Duration::from_secs(1);
+const BUSY_WAIT: Duration = Duration::from_secs(1);
 
 /// The pauses before what another has open is asked for again: from 5 ms on each twice as long as the one before, up to 80 ms.
-pub(crate) fn busy_pauses() -> impl Iterator<Item = Duration> {
+fn busy_pauses() -> impl Iterator<Item = Duration> {
     std::iter::successors(Some(Duration::from_millis(5)), |pause| Some((*pause * 2).min(Duration::from_millis(80))))
 }
 

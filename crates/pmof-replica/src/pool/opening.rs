@@ -228,7 +228,7 @@ impl Opening {
         };
         let replies = match first {
             Some(first) => contention::of_one_first(&sites, first, request),
-            None => contention::of_all(&sites, request).into_iter().map(Some).collect(),
+            None => contention::of_all(&sites, |index| self.urls[sites[index].0].name.clone(), request),
         };
         let (mut opened, mut failed) = (Vec::with_capacity(sites.len()), Vec::new());
         for ((position, site), reply) in sites.into_iter().zip(replies) {
