@@ -80,7 +80,7 @@ fn an_initiator_that_vanishes_before_it_keeps_the_pool_leaves_nothing() {
     drop(member);
     let begun = Instant::now();
     while root.path().join("part").exists() {
-        assert!(begun.elapsed().as_secs() < 10, "the part is still there");
+        assert!(begun.elapsed().as_secs() < 60, "the part is still there");
         std::thread::sleep(Duration::from_millis(1));
     }
     // And the next one can make it.

@@ -310,7 +310,7 @@ fn a_prefix_is_told_from_others() {
 #[test]
 fn what_is_left_of_writers_and_targets_that_die_is_a_prefix() {
     let mut random = pattern(256, 11).into_iter();
-    let mut soon = || Duration::from_millis(u64::from(random.next().unwrap()) / 4);
+    let mut next = || u64::from(random.next().unwrap());
     for round in 0..6_u64 {
         let a = Target::start_fixed();
         let mut far = Target::start_fixed();
@@ -320,9 +320,13 @@ fn what_is_left_of_writers_and_targets_that_die_is_a_prefix() {
         let mut pool = Some(options.clone().asynchronous(far.url("orders")).create(SLOTS * 64).unwrap());
         let (mut number, mut known) = (0_u64, 0);
         for death in 0..4 {
-            let writer = pool.take().unwrap_or_else(|| options.open().unwrap());
-            let until = Instant::now() + soon() + Duration::from_millis(30);
-            while Instant::now() < until {
+            // The one before is gone when its targets have noticed.
+            let writer = pool.take().unwrap_or_else(|| options.open_waiting(LONG).unwrap());
+            if death == 0 {
+                // Before that there is nothing to promote.
+                wait_following(&writer);
+            }
+            for _ in 0..100 + 2 * next() {
                 number += 1;
                 writer.persist(number % SLOTS * 64, &number.to_le_bytes()).unwrap();
                 if number % 50 == 0 {
@@ -333,7 +337,7 @@ fn what_is_left_of_writers_and_targets_that_die_is_a_prefix() {
             }
             if death % 2 == round % 2 {
                 far.stop();
-                thread::sleep(soon());
+                thread::sleep(Duration::from_millis(next() / 4));
                 far.restart();
             }
             // Not closed.
@@ -397,9 +401,11 @@ fn a_member_whose_files_are_of_different_times_is_at_no_point() {
     let [a, mut far] = std::array::from_fn(|_| Target::start_fixed());
     let options = options([a.url("orders")]).point_interval(None).keep_points(4);
     let pool = options.asynchronous(far.url("orders")).create(POOL_BYTES).unwrap();
+    let mut events = pool.events();
     pool.persist(0, &pattern(500_000, 1)).unwrap();
     wait_following(&pool);
-    let mut events = pool.events();
+    // Behind the state: what follows must not take it for the next one.
+    wait_for(&mut events, |event| matches!(event, Event::Following { .. }));
     let reach = |at: u64, name: &str, pool: &Pool| {
         thread::sleep(A_MARK_LATER);
         pool.persist(at, name.as_bytes()).unwrap();

@@ -1,7 +1,10 @@
-//! How far asynchronous members lag under load, while they are slowed at random: never beyond the bound. For a few seconds here, and for as long as `PMOF_LAG_SECONDS` says.
+//! How far asynchronous members lag under load, while they are slowed at random: never beyond the bound. Until enough was seen here, and for at least as long as `PMOF_LAG_SECONDS` says.
+//!
+//! What is compared with the bound on age are moments of one clock, in the order of what happened: a thread that gets no processor makes none of these differences longer.
 
 use std::{
     collections::VecDeque,
+    panic::AssertUnwindSafe,
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     thread,
     time::{Duration, Instant},
@@ -18,7 +21,7 @@ const BOUND_AGE: Duration = Duration::from_millis(600);
 const WRITE_BYTES: u64 = 16 << 10;
 
 fn load_time() -> Duration {
-    let seconds = std::env::var("PMOF_LAG_SECONDS").map_or(2, |seconds| seconds.parse().expect("a number of seconds"));
+    let seconds = std::env::var("PMOF_LAG_SECONDS").map_or(1, |seconds| seconds.parse().expect("a number of seconds"));
     Duration::from_secs(seconds)
 }
 
@@ -35,12 +38,25 @@ struct Seen {
     /// The most time between a write that was accepted and the oldest one that the member did not have then.
     most_time: Duration,
     fell_behind: usize,
-    /// Whether the writer was ever held up for longer than a disk takes.
     longest_write: Duration,
 }
 
-/// Writes as fast as it can while the member is slowed, and looks how far it lags all the time. At the end the member must be equal to the pool.
-fn under_load(then: AtLagBound, age: Duration, (far, near): (&str, &str), slow: impl Fn(u64) + Sync) -> Seen {
+/// What was seen while the pool is written.
+#[derive(Debug, Default)]
+struct Looks {
+    count: AtomicU64,
+    most_bytes: AtomicU64,
+    /// The member was seen to have fallen behind.
+    has_fallen_behind: AtomicBool,
+}
+
+/// Writes as fast as it can while the member is slowed, and looks how far it lags all the time, until that is `enough`. At the end the member must be equal to the pool.
+fn under_load(
+    (then, age): (AtLagBound, Duration),
+    (far, near): (&str, &str),
+    slow: impl Fn(u64) + Sync,
+    enough: impl Fn(&Seen, &Looks) -> bool,
+) -> Seen {
     let pool = options([near]).lag_bound(BOUND_BYTES, age, then).point_interval(Some(Duration::from_millis(50)));
     let pool = pool.create(POOL_BYTES).unwrap();
     pool.add_asynchronous(far).unwrap();
@@ -50,14 +66,16 @@ fn under_load(then: AtLagBound, age: Duration, (far, near): (&str, &str), slow: 
         thread::sleep(Duration::from_millis(2));
     }
     let (mut events, is_done, mut seen) = (pool.events(), AtomicBool::new(false), Seen::default());
-    let (most_bytes, looks) = (AtomicU64::new(0), AtomicU64::new(0));
+    let looks = Looks::default();
     thread::scope(|scope| {
         scope.spawn(|| {
             while !is_done.load(Ordering::Relaxed) {
                 let status = status(&pool);
                 if let (AsynchronousState::Following, Some(bytes)) = (&status.state, status.lag_bytes) {
-                    most_bytes.fetch_max(bytes, Ordering::Relaxed);
-                    looks.fetch_add(1, Ordering::Relaxed);
+                    looks.most_bytes.fetch_max(bytes, Ordering::Relaxed);
+                    looks.count.fetch_add(1, Ordering::Relaxed);
+                } else {
+                    looks.has_fallen_behind.store(true, Ordering::Relaxed);
                 }
                 thread::sleep(Duration::from_millis(1));
             }
@@ -71,10 +89,12 @@ fn under_load(then: AtLagBound, age: Duration, (far, near): (&str, &str), slow: 
             }
             slow(0);
         });
-        write(&pool, &mut seen);
+        // The others end behind a panic, too.
+        let done = std::panic::catch_unwind(AssertUnwindSafe(|| write(&pool, &mut seen, |seen| enough(seen, &looks))));
         is_done.store(true, Ordering::Relaxed);
+        done.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
     });
-    (seen.most_bytes, seen.looks) = (most_bytes.into_inner(), looks.into_inner());
+    (seen.most_bytes, seen.looks) = (looks.most_bytes.into_inner(), looks.count.into_inner());
     pool.consistency_point("end").unwrap();
     let until = Instant::now() + 2 * LONG;
     while status(&pool).lag_bytes != Some(0) {
@@ -93,11 +113,13 @@ fn under_load(then: AtLagBound, age: Duration, (far, near): (&str, &str), slow: 
     seen
 }
 
-fn write(pool: &Pool, seen: &mut Seen) {
-    let (until, bytes) = (Instant::now() + load_time(), pattern(WRITE_BYTES as usize, 3));
+fn write(pool: &Pool, seen: &mut Seen, enough: impl Fn(&Seen) -> bool) {
+    let (began, bytes) = (Instant::now(), pattern(WRITE_BYTES as usize, 3));
+    let (least, longest) = (began + load_time(), began + load_time() + 2 * LONG);
     // When each write that the member does not have was known to be accepted.
     let mut accepted: VecDeque<(u64, Instant)> = VecDeque::new();
-    while Instant::now() < until {
+    while Instant::now() < least || !enough(seen) {
+        assert!(Instant::now() < longest, "{seen:?}");
         let offset = seen.writes * 7919 * 512 % (POOL_BYTES - WRITE_BYTES);
         let began = Instant::now();
         pool.persist(offset, &bytes).unwrap();
@@ -119,50 +141,57 @@ fn write(pool: &Pool, seen: &mut Seen) {
 }
 
 /// A member whose connection is slow at random.
-fn over_tcp(then: AtLagBound, age: Duration) -> Seen {
+fn over_tcp(bound: (AtLagBound, Duration), enough: impl Fn(&Seen, &Looks) -> bool) -> Seen {
     let (near, far) = (Target::start_fixed(), Target::start_fixed());
     let relay = Relay::before(&far);
     let near = near.url("orders");
-    under_load(then, age, (&relay.url, &near), |random| relay.set_late(random / 2))
+    under_load(bound, (&relay.url, &near), |random| relay.set_late(random / 2), enough)
 }
 
 /// A member on shared memory, which nothing slows but the load.
-fn over_shm(then: AtLagBound, age: Duration) -> Seen {
+fn over_shm(bound: (AtLagBound, Duration), enough: impl Fn(&Seen, &Looks) -> bool) -> Seen {
     let near = Target::on_tmpfs(ServiceOptions::default());
     let (root, socket) = (tempfile::tempdir_in("/dev/shm").unwrap(), tempfile::tempdir().unwrap());
     let listen = format!("shm://{}", socket.path().join("target").display()).parse().unwrap();
     let service = Service::start(root.path(), &[listen], ServiceOptions::default()).unwrap();
     let far = format!("{}?pool=orders", service.addresses()[0]);
-    under_load(then, age, (&far, &near.url("orders")), |_| {})
+    under_load(bound, (&far, &near.url("orders")), |_| {}, enough)
+}
+
+/// So many writes and looks that one beyond the bound would show.
+fn is_well_seen(seen: &Seen, looks: &Looks) -> bool {
+    looks.count.load(Ordering::Relaxed) > 50 && seen.writes > 10
 }
 
 #[track_caller]
 fn check_waited(seen: &Seen) {
-    assert!(seen.looks > 50 && seen.writes > 10, "{seen:?}");
     assert!(seen.most_bytes <= BOUND_BYTES && seen.fell_behind == 0, "{seen:?}");
     assert!(seen.most_time <= BOUND_AGE, "{seen:?}");
 }
 
 #[test]
 fn lag_stays_within_the_bound_where_those_who_write_wait() {
-    let seen = over_tcp(AtLagBound::Wait, BOUND_AGE);
-    check_waited(&seen);
-    // It was slow enough to come near the bound.
-    assert!(seen.most_bytes > BOUND_BYTES / 2, "{seen:?}");
+    // Until it was slow enough to come near the bound.
+    let is_near = |looks: &Looks| looks.most_bytes.load(Ordering::Relaxed) > BOUND_BYTES / 2;
+    let bound = (AtLagBound::Wait, BOUND_AGE);
+    check_waited(&over_tcp(bound, |seen, looks| is_well_seen(seen, looks) && is_near(looks)));
 }
 
 #[test]
 fn lag_stays_within_the_bound_where_the_member_falls_behind() {
-    let seen = over_tcp(AtLagBound::FallBehind, Duration::MAX);
-    assert!(seen.most_bytes <= BOUND_BYTES && seen.looks > 5, "{seen:?}");
-    assert!(seen.fell_behind > 0, "{seen:?}");
+    let has_fallen = |looks: &Looks| looks.has_fallen_behind.load(Ordering::Relaxed);
+    let bound = (AtLagBound::FallBehind, Duration::MAX);
+    let seen = over_tcp(bound, |_, looks| looks.count.load(Ordering::Relaxed) > 5 && has_fallen(looks));
+    assert!(seen.most_bytes <= BOUND_BYTES && seen.fell_behind > 0, "{seen:?}");
 }
 
 #[test]
 fn lag_stays_within_the_bound_over_shared_memory() {
-    check_waited(&over_shm(AtLagBound::Wait, BOUND_AGE));
-    let seen = over_shm(AtLagBound::FallBehind, Duration::MAX);
-    assert!(seen.most_bytes <= BOUND_BYTES && seen.looks > 5, "{seen:?}");
+    check_waited(&over_shm((AtLagBound::Wait, BOUND_AGE), is_well_seen));
+    // One that fell behind is not looked at, and may be so most of the time.
+    let is_seen = |seen: &Seen, looks: &Looks| looks.count.load(Ordering::Relaxed) > 5 && seen.writes > 10;
+    let seen = over_shm((AtLagBound::FallBehind, Duration::MAX), is_seen);
+    assert!(seen.most_bytes <= BOUND_BYTES, "{seen:?}");
 }
 
 #[test]

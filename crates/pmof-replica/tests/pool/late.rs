@@ -3,6 +3,7 @@
 use std::{
     io::{Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
+    os::unix::fs::FileExt as _,
     sync::Arc,
     thread::JoinHandle,
     time::{Duration, Instant},
@@ -10,7 +11,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 use pmof_access::{Durability, RemoteRegion};
-use pmof_control::{OpenFor, PoolName, PoolRefusal, Reply, Request, SetName};
+use pmof_control::{DATA_OFFSET, OpenFor, PoolName, PoolRefusal, Reply, Request, SetName};
 use pmof_replica::{Pool, PoolError, PoolOptions, RemoteSetOptions, ReplicaError, TargetUrl};
 use pmof_target::ServiceOptions;
 
@@ -20,6 +21,9 @@ const POOL_BYTES: u64 = 1 << 20;
 
 /// Less than what sockets hold: all of it is on its way when its sender is gone.
 const LATE_BYTES: usize = 64 << 10;
+
+/// Before the data of a part of a set.
+const SET_HEADER_BYTES: u64 = 4096;
 
 /// The way of one connection to a target, which can stall.
 struct Way {
@@ -172,9 +176,29 @@ impl Stage {
         RemoteSetOptions::new(self.set_url(), set_name())
     }
 
-    /// The one who had it leaves meanwhile.
+    /// Waits until the one who had it has left, or was given up.
     fn open_when_free(&self) -> Pool {
-        self.open().expect("free within a second")
+        let until = Instant::now() + LONG;
+        loop {
+            if let Some(pool) = self.open() {
+                return pool;
+            }
+            assert!(Instant::now() < until, "{:?}: it is not free", self.kind);
+        }
+    }
+
+    /// Waits until the target's file begins with these bytes.
+    fn wait_for_begin(&self, bytes: &[u8]) {
+        let (file, at) = match self.kind {
+            Kind::Pool => ("orders", DATA_OFFSET),
+            Kind::Set => ("part", SET_HEADER_BYTES),
+        };
+        let file = std::fs::File::open(self.target.root.path().join(file)).expect("a file");
+        let (until, mut found) = (Instant::now() + LONG, vec![0; bytes.len()]);
+        while file.read_exact_at(&mut found, at).is_err() || found != bytes {
+            assert!(Instant::now() < until, "{:?}: the write does not begin", self.kind);
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 }
 
@@ -217,7 +241,7 @@ fn what_a_dead_initiator_sent_is_written_before_another_has_the_pool() {
 #[test]
 fn what_arrives_after_an_initiator_was_given_up_is_not_written() {
     for kind in KINDS {
-        let stage = Stage::new(kind, Duration::from_millis(500));
+        let stage = Stage::new(kind, Duration::from_secs(2));
         let way = Way::to(&stage.target);
         let (initiator, region) = stage.open_over(&way);
         let (late, newer) = (pattern(LATE_BYTES, 1), pattern(LATE_BYTES, 2));
@@ -225,6 +249,7 @@ fn what_arrives_after_an_initiator_was_given_up_is_not_written() {
         // The target is in the middle of a write when it gives the initiator up.
         way.stall_after(LATE_BYTES / 2);
         initiator.connection.write(&region, 0, &late).expect("posted");
+        stage.wait_for_begin(&late[..LATE_BYTES / 4]);
         let next = stage.open_when_free();
         let begun = read_begin(&next, LATE_BYTES / 4);
         assert!(begun == late[..LATE_BYTES / 4], "{kind:?}: positive control: the write had begun");
