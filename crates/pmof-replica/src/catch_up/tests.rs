@@ -187,3 +187,14 @@ fn what_is_copied_while_the_replica_flushes_is_not_durable_with_that() {
     catch_up.begin_flush();
     assert_eq!(catch_up.interrupted(&[]).count_bytes(), 2 * PAGE_BYTES);
 }
+
+/// A crash may take back what a flush that never ended was to make durable.
+#[test]
+fn what_an_unfinished_flush_covers_is_missing_again() {
+    let catch_up = CatchUp::new(PageMap::full(2 * PAGE_BYTES));
+    let window = catch_up.open_window(0, WINDOW).unwrap();
+    catch_up.close_window(&window);
+    catch_up.begin_flush();
+    assert_eq!(catch_up.missing_bytes(), 0);
+    assert_eq!(catch_up.interrupted(&[]).count_bytes(), 2 * PAGE_BYTES);
+}

@@ -5,21 +5,27 @@ use std::{
     fs,
     io::{Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use parking_lot::Mutex;
 use pmof_access::{Access, Durability, Evidence, PostError};
-use pmof_control::{OpenFor, Reply, SetName};
+use pmof_control::{OpenFor, Reply, Request, SetName};
 use pmof_proto::{
     Descriptor,
     frame::{Frame, Opcode},
     limits::HEADER_BYTES,
 };
-use pmof_replica::{Atomicity, PoolError, RemoteSetOptions, ReplicaError, TargetOptions, TargetUrl};
+use pmof_replica::{
+    Atomicity, PoolError, RemoteSetOptions, ReplicaError, ReplicaPlace, ReplicaState, TargetOptions, TargetUrl,
+};
 use uuid::Uuid;
 
-use crate::support::{Target, of_replica, options};
+use crate::support::{LONG, Target, of_replica, options};
 
 /// How a target's words are twisted on their way.
 #[derive(Clone, Copy)]
@@ -183,6 +189,55 @@ fn an_opening_that_is_answered_with_less_fails() {
     assert!(matches!(of_replica(&with(other_kind)).1, ReplicaError::Unexpected));
     let error = with(grant_less);
     assert!(matches!(error.replica_error(), Some(ReplicaError::Post(PostError::NoRight { .. }))), "{error:?}");
+}
+
+/// A proxy that cuts the connection when the target is to be told a mark, while it may.
+fn cut_at_the_mark(target: &Target, may_cut: &Arc<AtomicBool>) -> String {
+    let there = target.address().to_string().trim_start_matches("tcp://").to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let here = format!("tcp://{}/orders", listener.local_addr().unwrap());
+    let may_cut = Arc::clone(may_cut);
+    std::thread::spawn(move || {
+        let (near, far) = (listener.accept().unwrap().0, TcpStream::connect(&there).unwrap());
+        let (from, to) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+        let ends = [near.try_clone().unwrap(), far.try_clone().unwrap()];
+        std::thread::spawn(move || pass(far, near, |_, _| {}));
+        pass(from, to, |frame, payload| {
+            let is_mark =
+                frame.opcode == Opcode::Send && matches!(Request::decode(payload), Ok((_, Request::Mark { .. })));
+            if is_mark && may_cut.load(Ordering::SeqCst) {
+                for end in &ends {
+                    // The other side may have closed it.
+                    let _ = end.shutdown(Shutdown::Both);
+                }
+            }
+        });
+    });
+    here
+}
+
+/// A replica that has flushed, and is lost before the persist is acknowledged.
+#[test]
+fn a_replica_lost_behind_its_flush_is_in_no_receipt() {
+    let three: [Target; 3] = std::array::from_fn(|_| Target::start());
+    let may_cut = Arc::new(AtomicBool::new(false));
+    let cut = cut_at_the_mark(&three[2], &may_cut);
+    let pool = options([three[0].url("orders"), three[1].url("orders"), cut.clone()]).create(4096).unwrap();
+    assert!(!pool.persist(0, b"of three").unwrap().is_degraded());
+    may_cut.store(true, Ordering::SeqCst);
+    let until = Instant::now() + LONG;
+    let receipt = loop {
+        let receipt = pool.persist(0, b"of two").unwrap();
+        // The mark rises once a second, in a persist: it is the only one that can lose the replica.
+        if !matches!(pool.status().unwrap().replicas[2].state, ReplicaState::InSync) {
+            break receipt;
+        }
+        assert!(Instant::now() < until, "{receipt}");
+        std::thread::sleep(Duration::from_millis(5));
+    };
+    let named = |replica: &ReplicaPlace| replica.to_string() == cut;
+    assert!(!receipt.replicas.iter().any(|receipt| named(&receipt.replica)), "{receipt}");
+    assert!(receipt.is_degraded() && receipt.missing.iter().any(|replica| named(replica)), "{receipt}");
 }
 
 /// A target that takes its part in an epoch, and is lost before it says so.

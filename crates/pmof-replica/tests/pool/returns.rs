@@ -399,3 +399,91 @@ fn the_reason_of_a_loss_is_the_latest_one() {
     };
     until_reason(&why.to_string());
 }
+
+/// While it catches up it holds bytes of two times: if the writer dies, the next one must know.
+#[test]
+fn a_returning_replica_knows_that_it_is_behind() {
+    let mut three: [Target; 3] = std::array::from_fn(|_| Target::start_fixed());
+    let pool = options(urls(&three)).catch_up_limit(1 << 20).create(8 << 20).unwrap();
+    let mut events = pool.events();
+    three[1].stop();
+    pool.persist(0, &pattern(8 << 20, 7)).unwrap();
+    three[1].restart();
+    wait_for(&mut events, |event| matches!(event, Event::CatchingUp { .. }));
+    let [first, returning] = [0, 1].map(|at| options([three[at].url("orders")]).info().unwrap().remove(0).state);
+    assert!(returning.is_behind && !first.is_behind, "{returning:?}");
+    assert_eq!(returning.epoch, first.epoch);
+}
+
+/// What a returning replica that is compared has lost of what was copied to it already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Forgotten {
+    /// Its file was put back to a copy made when its catch-up began.
+    OlderCopy,
+    /// Its machine lost power.
+    NewBoot,
+}
+
+/// A catch-up that is interrupted goes on where it was, unless the replica may have lost what was copied.
+#[test]
+fn an_interrupted_catch_up_believes_no_older_copy() {
+    interrupted_and_lost(Forgotten::OlderCopy);
+}
+
+#[test]
+fn an_interrupted_catch_up_believes_no_new_boot() {
+    interrupted_and_lost(Forgotten::NewBoot);
+}
+
+fn interrupted_and_lost(forgotten: Forgotten) {
+    const SIZE_BYTES: u64 = 16 << 20;
+    let boot = |number| ServiceOptions::default().boot(Uuid::from_u128(number));
+    let mut two: [Target; 2] = std::array::from_fn(|_| Target::start_fixed());
+    two[1].start_otherwise(boot(1));
+    let all = options(urls(&two)).catch_up_limit(5 << 20).loss_timeout(LONG);
+    let pool = all.create(SIZE_BYTES).unwrap();
+    pool.persist(0, b"before").unwrap();
+    two[1].stop();
+    for at in (0..SIZE_BYTES).step_by(1 << 20) {
+        pool.persist(at, &pattern(1 << 20, at + 7)).unwrap();
+    }
+    drop(pool);
+    // Of one that was lost before this opening nobody knows what it lacks: it is compared.
+    let pool = all.open().unwrap();
+    let mut events = pool.events();
+    let mark = |target: &Target| options([target.url("orders")]).info().unwrap().remove(0).state.mark;
+    let is_catching_up = |event: &Event| matches!(event, Event::CatchingUp { .. });
+    let wait_for_mark = |target: &Target, wanted: u64| {
+        let until = Instant::now() + LONG;
+        while mark(target) < wanted {
+            assert!(Instant::now() < until, "the mark is {} instead of {wanted}", mark(target));
+            pool.persist(0, &pattern(8, 7)).unwrap();
+            thread::sleep(Duration::from_millis(5));
+        }
+    };
+    two[1].restart();
+    wait_for(&mut events, is_catching_up);
+    wait_for_mark(&two[1], mark(&two[0]));
+    two[1].stop();
+    let path = two[1].root.path().join("orders");
+    let older = std::fs::read(&path).unwrap();
+    two[1].restart();
+    wait_for(&mut events, is_catching_up);
+    // It is told the mark anew whenever something that was copied is durable there.
+    let risen = mark(&two[0]) + 1;
+    wait_for_mark(&two[0], risen);
+    wait_for_mark(&two[1], risen);
+    let status = pool.status().unwrap();
+    assert!(matches!(status.replicas[1].state, ReplicaState::CatchingUp { .. }), "{status:?}");
+    two[1].stop();
+    match forgotten {
+        Forgotten::OlderCopy => std::fs::write(&path, older).unwrap(),
+        Forgotten::NewBoot => {
+            flip(&two[1], 1 << 20);
+            two[1].start_otherwise(boot(2));
+        }
+    }
+    two[1].restart();
+    wait_for(&mut events, |event| matches!(event, Event::InSync { .. }));
+    assert!(contents(&pool, 0) == contents(&pool, 1), "{forgotten:?}: replicas differ");
+}
