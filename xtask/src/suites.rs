@@ -404,6 +404,18 @@ const SOAKS: &[Suite] = &[
         ..PLAIN
     },
     Suite {
+        name: "2,000 writers stopped, taken over and continued",
+        command: &[PMOF, "soak", "takeover", "--count", "2000"],
+        needs: Need::PmofCommand("soak"),
+        ..PLAIN
+    },
+    Suite {
+        name: "200 writers stopped, taken over and continued over shm",
+        command: &[PMOF, "soak", "takeover", "--count", "200", "--transport", "shm"],
+        needs: Need::PmofCommand("soak"),
+        ..PLAIN
+    },
+    Suite {
         name: "asynchronous members: 10 minutes of load, slowed at random",
         command: &[
             "env",

@@ -29,6 +29,7 @@ pub use writer::{WriterArgs, run_writer};
 mod check;
 mod diary;
 pub mod ledger;
+mod takeover;
 mod workload;
 mod write;
 mod writer;
@@ -48,12 +49,13 @@ const POOL_NAME: &str = "soak";
 /// the initiator or both are killed with SIGKILL; then every 8 bytes of the pool must be the last acknowledged value or
 /// one issued after it. What a killed process leaves is tested; cutting the machine's power is not.
 ///
-/// For that there are its two halves: `pmof soak write` keeps a ledger outside the machine, and `pmof soak check` compares.
+/// For that there are its two halves: `pmof soak write` keeps a ledger outside the machine, and `pmof soak check` compares. `pmof soak takeover` stops
+/// writers, and continues them beside their successors.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct SoakArgs {
     #[command(subcommand)]
-    half: Option<Half>,
+    command: Option<SoakCommand>,
     /// How many times to kill
     #[arg(long, value_name = "COUNT", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..ROUND_LIMIT))]
     kills: u64,
@@ -77,16 +79,18 @@ pub struct SoakArgs {
 }
 
 #[derive(Debug, clap::Subcommand)]
-enum Half {
+enum SoakCommand {
     Write(write::WriteArgs),
     Check(check::CheckArgs),
+    Takeover(takeover::TakeoverArgs),
 }
 
 /// Runs `pmof soak`.
 pub fn run(args: &SoakArgs) -> anyhow::Result<()> {
-    match &args.half {
-        Some(Half::Write(args)) => return write::run(args),
-        Some(Half::Check(args)) => return check::run(args),
+    match &args.command {
+        Some(SoakCommand::Write(args)) => return write::run(args),
+        Some(SoakCommand::Check(args)) => return check::run(args),
+        Some(SoakCommand::Takeover(args)) => return takeover::run(args),
         None => args.reach.check()?,
     }
     let seed = args.seed.unwrap_or_else(seed_of_the_clock);

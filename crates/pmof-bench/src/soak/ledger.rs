@@ -45,6 +45,8 @@ pub struct Ledger {
     acknowledged: Vec<u64>,
     /// Batches that were issued later and not acknowledged, in order.
     pending: VecDeque<(u64, Vec<Write>)>,
+    /// What sessions that have ended issued and did not acknowledge, by the word's number, until something acknowledged covers it.
+    undecided: HashMap<usize, Possible>,
 }
 
 /// A pool that held what it may hold.
@@ -74,7 +76,7 @@ pub struct WrongWord {
 impl Ledger {
     /// The ledger of a new pool: all zero.
     pub fn new(words: usize) -> Self {
-        Self { acknowledged: vec![0; words], pending: VecDeque::new() }
+        Self { acknowledged: vec![0; words], pending: VecDeque::new(), undecided: HashMap::new() }
     }
 
     /// Takes note of a batch before it is posted. Its writes must lie inside the pool.
@@ -94,10 +96,21 @@ impl Ledger {
         let position = self.pending.iter().position(|(issued, _)| *issued == batch)?;
         let mut count = 0;
         for Write { first, words } in self.pending.drain(..=position).flat_map(|(_, writes)| writes) {
-            self.acknowledged[first..first + words.len()].copy_from_slice(&words);
+            let covered = first..first + words.len();
+            self.acknowledged[covered.clone()].copy_from_slice(&words);
+            if !self.undecided.is_empty() {
+                covered.for_each(|address| _ = self.undecided.remove(&address));
+            }
             count += 1;
         }
         Some(count)
+    }
+
+    /// The writer's session has ended, and another begins, whose batches have numbers of their own. What it issued last may be there, or not, until the next one
+    /// acknowledges something else in its place.
+    pub fn end_session(&mut self) {
+        let pending = std::mem::take(&mut self.pending);
+        enter(&mut self.undecided, pending.iter().flat_map(|(_, writes)| writes));
     }
 
     /// Compares a whole pool with what it may hold.
@@ -117,14 +130,8 @@ impl Ledger {
     /// If `pool` has another length than the ledger is of.
     pub fn judge(&self, pool: &[u8], mut wrong: impl FnMut(WrongWord)) -> Checked {
         assert_eq!(pool.len(), self.acknowledged.len() * WORD_BYTES);
-        let mut possible: HashMap<usize, Possible> = HashMap::new();
-        for write in self.pending.iter().flat_map(|(_, writes)| writes) {
-            for (address, word) in (write.first..).zip(&write.words) {
-                let possible = possible.entry(address).or_default();
-                possible.words.push(*word);
-                possible.is_torn |= write.is_long();
-            }
-        }
+        let mut possible = self.undecided.clone();
+        enter(&mut possible, self.pending.iter().flat_map(|(_, writes)| writes));
         let none = Possible::default();
         let mut checked = Checked { words: 0, unacknowledged_words: 0 };
         for (address, (found, acknowledged)) in words_of(pool).zip(&self.acknowledged).enumerate() {
@@ -147,15 +154,27 @@ impl Ledger {
     pub fn settle(&mut self, pool: &[u8]) {
         self.acknowledged = words_of(pool).collect();
         self.pending.clear();
+        self.undecided.clear();
     }
 }
 
 /// What unacknowledged writes may have left in one word.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Possible {
     words: Vec<u64>,
     /// One of them may be torn inside the word.
     is_torn: bool,
+}
+
+/// Enters what these writes may have left.
+fn enter<'w>(possible: &mut HashMap<usize, Possible>, writes: impl Iterator<Item = &'w Write>) {
+    for write in writes {
+        for (address, word) in (write.first..).zip(&write.words) {
+            let possible = possible.entry(address).or_default();
+            possible.words.push(*word);
+            possible.is_torn |= write.is_long();
+        }
+    }
 }
 
 /// True if each byte is that of the acknowledged word or of one that was issued later.

@@ -86,3 +86,24 @@ fn only_long_writes_may_be_torn_inside_a_word() {
     assert!(!check(512), "4096 bytes are stored at once");
     assert!(check(513));
 }
+
+/// The next session may write with the same numbers, and acknowledges nothing of the one before.
+#[test]
+fn what_an_ended_session_left_stays_possible_until_it_is_covered() {
+    let mut ledger = Ledger::new(WORDS);
+    ledger.issue(0, vec![write(0, &[1, 2])]);
+    ledger.end_session();
+    ledger.issue(0, vec![write(1, &[7])]);
+    for found in [pool(&[]), pool(&[(0, 1), (1, 2)]), pool(&[(0, 1), (1, 7)])] {
+        assert!(ledger.check(&found).is_ok());
+    }
+    assert_eq!(ledger.acknowledge(0), Some(1));
+    for found in [pool(&[(1, 7)]), pool(&[(0, 1), (1, 7)])] {
+        assert!(ledger.check(&found).is_ok());
+    }
+    let wrong = ledger.check(&pool(&[(0, 1), (1, 2)])).unwrap_err();
+    assert_eq!((wrong.offset, wrong.found, wrong.acknowledged), (8, 2, 7));
+    assert_eq!(ledger.acknowledge(0), None);
+    ledger.settle(&pool(&[(1, 7)]));
+    assert!(ledger.check(&pool(&[(0, 1), (1, 7)])).is_err());
+}

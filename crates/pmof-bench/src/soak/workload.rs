@@ -27,6 +27,7 @@ const _: () = assert!(WRITES_MAX <= 1 << WRITE_BITS);
 
 /// Writes have 1 to 2^16 words (8 B to 512 KiB), short ones as often as long ones.
 const LENGTH_BITS_MAX: u64 = 16;
+const SHORT_LENGTH_BITS_MAX: u64 = 10;
 
 /// Numbers that a seed decides (`SplitMix64`, Steele, Lea and Flood 2014).
 #[derive(Clone, Debug)]
@@ -54,11 +55,17 @@ impl Random {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Workload {
     key: u64,
+    length_bits_max: u64,
 }
 
 impl Workload {
     pub(super) fn new(seed: u64) -> Self {
-        Self { key: mix(seed ^ 0x706d_6f66) }
+        Self { key: mix(seed ^ 0x706d_6f66), length_bits_max: LENGTH_BITS_MAX }
+    }
+
+    /// The same with writes of at most 8 KiB: many batches in little time.
+    pub(super) fn of_short_writes(seed: u64) -> Self {
+        Self { length_bits_max: SHORT_LENGTH_BITS_MAX, ..Self::new(seed) }
     }
 
     /// The writes of a batch: half of the batches have one, the others up to 16 at places of their own.
@@ -66,7 +73,7 @@ impl Workload {
         let mut random = Random::new(mix(self.key ^ (round << BATCH_BITS | batch)));
         let count = if random.below(2) == 0 { 1 } else { 1 + random.below(WRITES_MAX) };
         let write = |number| {
-            let bits = random.below(LENGTH_BITS_MAX + 1);
+            let bits = random.below(self.length_bits_max + 1);
             let length = 1 + random.below(1 << bits) as usize;
             let first = random.below((POOL_WORDS - length + 1) as u64) as usize;
             let words = (first..first + length).map(|address| self.word(round, batch, number, address)).collect();

@@ -4,17 +4,18 @@
 use std::{
     io::{Read, Write as _},
     os::unix::process::ExitStatusExt,
-    process::{Child, ChildStdout, Stdio},
+    process::{Child, ChildStdout, Command, Stdio},
     sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, bail, ensure};
 use clap::ValueEnum;
-use pmof::{Durability, Pool};
+use pmof::{Durability, Pool, PoolOptions};
 use pmof_console::{
     children::{exit_with_parent, this_program},
     interrupt::KilledOnSignal,
+    reach::ReachArgs,
     words::MethodName,
 };
 
@@ -31,7 +32,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Bytes of one report: a letter, then a number as 8 little-endian bytes. Fewer than `PIPE_BUF`, so the kernel passes a
 /// report on whole or not at all.
-const REPORT_BYTES: usize = 9;
+pub(super) const REPORT_BYTES: usize = 9;
 
 /// Batches that a writer with `--break-acknowledgement` acknowledges before it posts the first of them.
 const BROKEN_AHEAD: u64 = 8;
@@ -39,9 +40,15 @@ const BROKEN_AHEAD: u64 = 8;
 /// Write until it is killed, telling its parent what was issued and what was acknowledged.
 #[derive(Debug, clap::Args)]
 pub struct WriterArgs {
-    /// The pool
+    /// Replica of the pool; may be given several times
+    #[arg(long, required = true)]
+    pool: Vec<String>,
+    /// Write at most 8 KiB at once
     #[arg(long)]
-    pool: String,
+    short_writes: bool,
+    /// Take the pool from a writer that hangs
+    #[arg(long)]
+    take_over: bool,
     /// The only method of flush to use
     #[arg(long, value_enum)]
     method: Option<MethodName>,
@@ -82,7 +89,7 @@ impl Report {
         bytes
     }
 
-    fn decode(bytes: [u8; REPORT_BYTES]) -> Option<Self> {
+    pub(super) fn decode(bytes: [u8; REPORT_BYTES]) -> Option<Self> {
         let [kind, number @ ..] = bytes;
         let number = u64::from_le_bytes(number);
         match kind {
@@ -99,9 +106,11 @@ pub fn run_writer(args: &WriterArgs) -> anyhow::Result<()> {
     if let Some(parent) = args.exit_with_parent {
         exit_with_parent(parent)?;
     }
-    let workload = Workload::new(args.seed);
-    let options = MethodName::force(args.method, Pool::options()).replica(&args.pool);
-    let pool = options.require(Durability::PowerFailure).open()?;
+    let workload = if args.short_writes { Workload::of_short_writes(args.seed) } else { Workload::new(args.seed) };
+    let options = MethodName::force(args.method, Pool::options()).require(Durability::PowerFailure);
+    let options = args.pool.iter().fold(options, PoolOptions::replica);
+    let options = if args.take_over { options.take_over(Duration::ZERO) } else { options };
+    let pool = options.open()?;
     tell(Report::Opened)?;
     if args.break_acknowledgement {
         for first in (0..BATCH_LIMIT).step_by(BROKEN_AHEAD as usize) {
@@ -128,13 +137,26 @@ fn persist(pool: &Pool, workload: Workload, round: u64, number: u64) -> anyhow::
         batch.write(write.offset(), &write.bytes())?;
     }
     let receipt = batch.persist()?;
-    ensure!(receipt.durability == Durability::PowerFailure && receipt.replicas.len() == 1, "weak receipt: {receipt}");
+    let is_enough = 2 * receipt.replicas.len() > receipt.made_count;
+    ensure!(receipt.durability == Durability::PowerFailure && is_enough, "weak receipt: {receipt}");
     Ok(())
 }
 
 fn tell(report: Report) -> anyhow::Result<()> {
     let mut output = std::io::stdout().lock();
     output.write_all(&report.encode()).and_then(|()| output.flush()).context("cannot tell the parent")
+}
+
+/// The command of a writer whose output and errors its parent reads.
+pub(super) fn command(pools: &[String], (seed, round): (u64, u64), reach: &ReachArgs) -> anyhow::Result<Command> {
+    let mut command = this_program("soak-writer")?;
+    command.args(["--seed", &seed.to_string(), "--round", &round.to_string()]);
+    command.args(pools.iter().flat_map(|pool| ["--pool", pool]));
+    if let Some(method) = reach.method.and_then(|method| method.to_possible_value()) {
+        command.args(["--method", method.get_name()]);
+    }
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    Ok(command)
 }
 
 /// A writer as its parent sees it. Killed (SIGKILL) when dropped.
@@ -148,15 +170,10 @@ pub(super) struct Writer {
 impl Writer {
     /// Starts a writer and waits until its load begins.
     pub(super) fn start(pool: &str, seed: u64, round: u64, args: &SoakArgs) -> anyhow::Result<Self> {
-        let mut command = this_program("soak-writer")?;
-        command.args(["--pool", pool, "--seed", &seed.to_string(), "--round", &round.to_string()]);
-        if let Some(method) = args.reach.method.and_then(|method| method.to_possible_value()) {
-            command.args(["--method", method.get_name()]);
-        }
+        let mut command = command(&[pool.to_owned()], (seed, round), &args.reach)?;
         if args.break_acknowledgement {
             command.arg("--break-acknowledgement");
         }
-        let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context("cannot start a writer")?;
         let output = child.stdout.take().context("the writer has no output")?;
         let (sender, reports) = channel();

@@ -201,7 +201,6 @@ fn an_asynchronous_member_whose_files_are_gone_is_made_anew_as_is_advised() {
         }
         let said = pmof(["pool", "add", "--async", &here, &far]);
         said.failed(&["is an asynchronous member already, and of no use", "to make it anew there: "]);
-        assert!(said.elapsed < std::time::Duration::from_secs(8), "{said:?}");
         for command in said.errors.split('`').skip(1).step_by(2) {
             pmof(command.strip_prefix("pmof ").unwrap().split(' ')).done();
         }

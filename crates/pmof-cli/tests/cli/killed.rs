@@ -6,7 +6,7 @@ use std::{
     os::unix::fs::FileExt,
     path::PathBuf,
     process::{Child, Stdio},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use tempfile::TempDir;
@@ -15,9 +15,6 @@ use crate::support::{Said, Target, command, directory, file_with, files, pattern
 
 /// Takes longer to copy than to see that copying has begun.
 const LARGE_BYTES: usize = 256 << 20;
-
-/// A killed target is noticed at once, since its sockets close.
-const SOON: Duration = Duration::from_secs(10);
 
 /// A file that is cheap to make; its bytes are compared elsewhere.
 fn large_file(place: &TempDir) -> PathBuf {
@@ -38,7 +35,8 @@ fn a_target_killed_during_an_upload() {
     target.kill();
     let said = Said::new(Instant::now(), copy.wait_with_output().unwrap());
     said.failed(&["cannot copy", &url]);
-    assert!(said.elapsed < SOON, "{said:?}");
+    // Its kernel says so; nobody waits for an answer.
+    assert!(!said.errors.contains("within"), "{said:?}");
 
     // What the dead target left is gone when it is back, and the copy can be made.
     assert!(!target.files().is_empty(), "positive control");
@@ -77,7 +75,8 @@ fn a_target_killed_during_a_download() {
     target.kill();
     let said = Said::new(Instant::now(), copy.wait_with_output().unwrap());
     said.failed(&["cannot copy", &url]);
-    assert!(said.elapsed < SOON, "{said:?}");
+    // Its kernel says so; nobody waits for an answer.
+    assert!(!said.errors.contains("within"), "{said:?}");
     assert!(files(into.path()).is_empty());
 }
 

@@ -111,9 +111,7 @@ fn a_pool_that_is_written_is_not_removed_when_its_writer_closes_it() {
     let target = Target::start();
     let urls = made(std::slice::from_ref(&target), "w");
     let open = options(&urls).open().unwrap();
-    let began = std::time::Instant::now();
     rm(&[&urls[0]], &[]).failed(&["is open for writing by", "nothing was removed"]);
-    assert!(began.elapsed() < std::time::Duration::from_secs(3), "{:?}", began.elapsed());
     let closing = std::thread::spawn(move || {
         std::thread::sleep(std::time::Duration::from_millis(300));
         open.close().unwrap();

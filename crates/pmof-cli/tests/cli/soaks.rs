@@ -1,4 +1,4 @@
-//! The halves of `pmof soak`, called wrongly or with what is left of a run.
+//! The halves of `pmof soak`, called wrongly or with what is left of a run; and writers that are stopped and go on beside their successors.
 
 use std::{fs, path::Path};
 
@@ -44,4 +44,24 @@ fn a_pool_that_was_truncated_is_reported_as_such() {
     target.kill();
     let said = pmof(["soak", "check", "--file", text(&file), "--seed", "4", "--ledger", text(&ledger)]);
     said.failed(&["it has 4096 bytes where its header says", "was truncated"]);
+}
+
+#[test]
+fn a_stopped_writer_goes_on_for_nothing() {
+    // What a failure keeps is removed with it.
+    let place = directory();
+    for transport in ["tcp", "shm"] {
+        let common = ["soak", "takeover", "--count", "3", "--seed", "5", "--dir", text(place.path())];
+        let soak = [&common[..], &["--transport", transport]].concat();
+        let found = pmof([&soak[..], &["--json"]].concat()).json();
+        assert_eq!(
+            (&found["takeovers"], &found["words_verified"]),
+            (&3.into(), &(3 * 3 * (1 << 17)).into()),
+            "{found}"
+        );
+        // The control: a batch that it had not issued when it was stopped.
+        let said = pmof([&soak[..], &["--json", "--break-fence"]].concat());
+        let words = ["is wrong after takeover 0", "of round 0", "to repeat: --seed 5"];
+        assert!(said.code == Some(1) && words.iter().all(|word| said.errors.contains(word)), "{said:?}");
+    }
 }

@@ -181,6 +181,7 @@ transcripts!(
     serve,
     soak,
     soak_check,
+    soak_takeover,
     soak_write,
     status,
 );
