@@ -252,8 +252,8 @@ fn a_sleeper_is_woken_by_what_another_thread_posts() {
             let ticket = joined.here.write(&remote, 0, b"x").unwrap();
             assert_eq!(hear.recv_timeout(LONG), Ok(ticket));
         }
-        // A wake-up that is lost costs a second; one would go unseen, many do not.
-        assert!(started.elapsed() < Duration::from_secs(30), "took {:?}", started.elapsed());
+        // A wake-up that is lost costs a second: half of them lost shows, also on a machine that is busy.
+        assert!(started.elapsed() < Duration::from_secs(100), "took {:?}", started.elapsed());
     });
 }
 

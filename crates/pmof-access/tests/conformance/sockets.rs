@@ -18,9 +18,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::pair::{LONG, Pair, Setup, join, loopback, pair, region, threaded};
 use crate::support::content;
 
-/// Far less than [`LONG`], far more than anything takes that is told at once, also on a loaded machine.
-const PROMPT: Duration = Duration::from_secs(30);
-
 fn tcp(setup: &Setup) -> Pair {
     let open = || Peer::open(Transport::Tcp).unwrap();
     pair((open(), open()), loopback(), setup)
@@ -124,7 +121,7 @@ fn threads_may_share_a_queue() {
                 .collect();
             let (memory, remote) = region(&pair.target.peer, THREADS * 8, Access::all());
             let (ends, queue, remote) = (&ends, &pair.initiator.queue, &remote);
-            let start = Instant::now();
+            // Whoever slept through an outcome that another thread collected would sleep on.
             thread::scope(|scope| {
                 for thread in 0..THREADS {
                     scope.spawn(move || {
@@ -133,14 +130,12 @@ fn threads_may_share_a_queue() {
                             let mut batch = connection.batch();
                             let ticket = batch.atomic_write(remote, thread * 8, round).unwrap();
                             batch.submit();
-                            let done = queue.wait_for(connection.id(), ticket, LONG).expect("in time");
+                            let done = queue.wait_for(connection.id(), ticket, Duration::MAX).expect("an outcome");
                             assert_eq!(done.outcome, Ok(Outcome::Done { len_bytes: 8 }));
                         }
                     });
                 }
             });
-            // Nobody slept through an outcome that another thread collected: that would have cost a time limit.
-            assert!(start.elapsed() < PROMPT, "{:?} with {connections} connections", start.elapsed());
             for thread in 0..THREADS {
                 assert_eq!(content(&memory, thread * 8, 8), ROUNDS.to_le_bytes());
             }
@@ -156,13 +151,12 @@ fn one_thread_posts_while_others_collect() {
         let (_memory, remote) = region(&pair.target.peer, 64, Access::all());
         let (queue, connection) = (&pair.initiator.queue, &pair.initiator.connection);
         let collected = std::sync::atomic::AtomicU64::new(0);
-        let start = Instant::now();
         thread::scope(|scope| {
             for _ in 0..3 {
                 scope.spawn(|| {
                     use std::sync::atomic::Ordering::SeqCst;
                     while collected.load(SeqCst) < OPERATIONS {
-                        if let Some(done) = queue.wait(LONG) {
+                        if let Some(done) = queue.wait(Duration::MAX) {
                             done.outcome.unwrap();
                             collected.fetch_add(1, SeqCst);
                         }
@@ -174,11 +168,10 @@ fn one_thread_posts_while_others_collect() {
             for _ in 0..OPERATIONS {
                 while let Err(error) = connection.write(&remote, 0, b"x") {
                     assert!(matches!(error, PostError::QueueFull { .. }), "{error}");
-                    assert!(connection.wait_send_room(LONG));
+                    assert!(connection.wait_send_room(Duration::MAX));
                 }
             }
         });
-        assert!(start.elapsed() < PROMPT, "{:?}", start.elapsed());
         assert_eq!(connection.outstanding(), 0);
     }
 }
@@ -189,22 +182,19 @@ fn another_thread_ends_a_wait() {
         let peer = Peer::open(Transport::Tcp).unwrap();
         let queue = peer.completion_queue(options).unwrap();
         let listener = peer.listen(loopback(), ListenOptions::default()).unwrap();
-        let start = Instant::now();
         thread::scope(|scope| {
-            let waiting = scope.spawn(|| queue.wait(LONG));
-            let listening = scope.spawn(|| listener.next_request(LONG).unwrap().is_none());
+            let waiting = scope.spawn(|| queue.wait(Duration::MAX));
+            let listening = scope.spawn(|| listener.next_request(Duration::MAX).unwrap().is_none());
             queue.interrupt();
             listener.interrupt();
             assert_eq!(waiting.join().unwrap(), None);
             assert!(listening.join().unwrap());
         });
-        assert!(start.elapsed() < PROMPT);
     }
 }
 
 #[test]
 fn a_queue_with_a_thread_tells_everything_at_once() {
-    let start = Instant::now();
     let pair = tcp(&Setup { initiator_queue: threaded(), ..Setup::default() });
     assert_eq!(pair.initiator.event(), ConnectionEvent::Established);
     // Nobody receives, so the queue fills; every receive makes room.
@@ -213,13 +203,12 @@ fn a_queue_with_a_thread_tells_everything_at_once() {
     }
     let (inbox, _) = region(&pair.target.peer, 8, Access::empty());
     thread::scope(|scope| {
-        let waiting = scope.spawn(|| pair.initiator.connection.wait_send_room(LONG));
+        let waiting = scope.spawn(|| pair.initiator.connection.wait_send_room(Duration::MAX));
         pair.target.connection.receive(inbox.slice(..).unwrap(), 0).unwrap();
         assert!(waiting.join().unwrap());
     });
     drop(pair.target.connection);
     assert_eq!(pair.initiator.event(), ConnectionEvent::Closed);
-    assert!(start.elapsed() < PROMPT, "{:?}", start.elapsed());
 }
 
 /// The answer of a target that accepts, written by hand from the protocol's tables.
@@ -247,7 +236,7 @@ fn a_target_that_accepts_and_says_nothing_times_out() {
         let _accepted = silent.accept().unwrap();
         let error = pending.finish().unwrap_err();
         assert!(matches!(error, ConnectError::TimedOut { timeout_ms: 150, .. }), "{error}");
-        assert!(start.elapsed() >= LIMIT && start.elapsed() < PROMPT);
+        assert!(start.elapsed() >= LIMIT);
     }
 }
 
@@ -274,7 +263,7 @@ fn a_target_that_stalls_after_the_handshake_is_lost() {
             awaited: "the reply to a posted operation",
         });
         assert_eq!(outcome, Err(lost));
-        assert!(start.elapsed() >= LIMIT && start.elapsed() < PROMPT, "{:?}", start.elapsed());
+        assert!(start.elapsed() >= LIMIT, "{:?}", start.elapsed());
         assert_eq!(connection.next_event(LONG), Some(ConnectionEvent::Established));
         assert!(matches!(connection.next_event(LONG), Some(ConnectionEvent::Lost(ConnectionError::TimedOut { .. }))));
     }
@@ -299,7 +288,7 @@ fn whoever_only_polls_learns_of_a_loss_too() {
         if let Some(done) = queue.poll() {
             break done;
         }
-        assert!(start.elapsed() < PROMPT, "the loss went unnoticed");
+        assert!(start.elapsed() < LONG, "the loss went unnoticed");
     };
     assert!(matches!(done.outcome, Err(OperationError::ConnectionEnded(ConnectionError::TimedOut { .. }))));
 }
@@ -355,9 +344,9 @@ fn a_request_is_reported_although_its_client_has_gone() {
     drop(queue);
     // The first look reads all requests, the next sees that their clients have gone.
     for _ in 0..4 {
-        let request = listener.next_request(PROMPT).unwrap().expect("a request");
+        let request = listener.next_request(LONG).unwrap().expect("a request");
         let connection = request.accept(&serving, &AcceptOptions::default()).unwrap();
-        let ended = std::iter::repeat_with(|| connection.next_event(PROMPT).expect("an event"));
+        let ended = std::iter::repeat_with(|| connection.next_event(LONG).expect("an event"));
         assert!(ended.take(2).any(|event| event != ConnectionEvent::Established));
     }
 }
