@@ -54,13 +54,16 @@ enum Chore {
     },
     /// Run what takes too long for every run of the tests: thousands of kills and power cuts, mutants, further media and devices
     ///
-    /// Needs the release build of `cargo xtask capi`.
+    /// Needs the release build of `cargo xtask capi --with-programs`.
     Soak,
     /// Compare the public interface of pmof, and of the crates that it offers as modules, with crates/pmof/public-api
     Api(api::Api),
-    /// Build pmof for release, and the drop-in libraries into target/capi: librpma.so.0 and librpmem.so.1, each with its header and
-    /// pkg-config file
-    Capi,
+    /// Build the drop-in libraries into target/capi: librpma.so.0 and librpmem.so.1, each with its header and pkg-config file
+    Capi {
+        /// Build for release also what the suites run: the command pmof and programs of the test bed
+        #[arg(long)]
+        with_programs: bool,
+    },
     /// Virtual machines with RDMA devices and persistent memory: see testbed/README.md
     #[command(subcommand)]
     Vm(Box<vm::Vm>),
@@ -107,8 +110,9 @@ fn main() -> Result<ExitCode> {
         Chore::Test { quick } => run::run_all(&suites::suites(), quick),
         Chore::Soak => run::run_all(&suites::soaks(), false),
         Chore::Api(api) => api.run(),
-        Chore::Capi => {
-            println!("{}", capi::build()?.display());
+        Chore::Capi { with_programs } => {
+            let built = if with_programs { capi::build()? } else { capi::build_alone()? };
+            println!("{}", built.display());
             Ok(ExitCode::SUCCESS)
         }
         Chore::Vm(vm) => vm.run(),

@@ -125,7 +125,7 @@ const BEFORE_TESTS: &[Suite] = &[
     Suite {
         name: "release build",
         // Of what later suites run, and of nothing else; and the drop-in libraries, linked from it.
-        command: &["cargo", "xtask", "capi"],
+        command: &["cargo", "xtask", "capi", "--with-programs"],
         slow: true,
         ..PLAIN
     },

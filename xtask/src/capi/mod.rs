@@ -84,12 +84,20 @@ fn target_directory() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| "target".into(), PathBuf::from)
 }
 
-/// Builds all of them, once in the life of this process; returns their directory.
+/// Builds them and nothing that they do not need; returns their directory.
+pub(crate) fn build_alone() -> Result<PathBuf> {
+    release::build_these(Path::new("."), &["pmof-rpma", "pmof-rpmem"])?;
+    link_all()?;
+    Ok(directory())
+}
+
+/// Builds them with all else that suites run, once in the life of this process; returns their directory.
 pub(crate) fn build() -> Result<PathBuf> {
     // Suites run beside each other: what one of them copies, another one must not link anew.
     static IS_BUILT: Mutex<bool> = Mutex::new(false);
     let mut is_built = IS_BUILT.lock();
     if !*is_built {
+        release::build(Path::new("."))?;
         link_all()?;
         *is_built = true;
     }
@@ -97,7 +105,6 @@ pub(crate) fn build() -> Result<PathBuf> {
 }
 
 fn link_all() -> Result<()> {
-    release::build(Path::new("."))?;
     let directory = directory();
     fs::create_dir_all(directory.join("include"))?;
     fs::create_dir_all(directory.join("pkgconfig"))?;
