@@ -384,9 +384,9 @@ int rpma_conn_req_recv(struct rpma_conn_req *req, struct rpma_mr_local *dst, siz
 		const void *op_context);
 
 /*
- * Returns the private data that the other side's program sent; the bytes stay until the request is consumed. Errors:
- * RPMA_E_INVAL for NULL. Differs: over TCP and shm it is exactly what was passed, or NULL and 0; over RDMA it is padded
- * with zeros to 56 bytes in a request and 196 in an answer, as in the original.
+ * Returns the private data that the other side's program sent, padded with zeros to 56 bytes, as RDMA's connection manager
+ * carries them; NULL and 0 for a request of one's own. The bytes stay until the request is consumed. Errors: RPMA_E_INVAL for
+ * NULL.
  */
 int rpma_conn_req_get_private_data(const struct rpma_conn_req *req, struct rpma_conn_private_data *pdata);
 
@@ -420,9 +420,9 @@ int rpma_conn_next_event(struct rpma_conn *conn, enum rpma_conn_event *event);
 const char *rpma_utils_conn_event_2str(enum rpma_conn_event conn_event);
 
 /*
- * Returns the private data that the other side's program sent; the bytes stay until the connection is deleted. Errors:
- * RPMA_E_INVAL for NULL. Differs: over TCP and shm it is exactly what was passed, or NULL and 0; over RDMA it is padded
- * with zeros to 56 bytes in a request and 196 in an answer, as in the original.
+ * Returns the private data that the other side's program sent, padded with zeros to the 56 bytes of a request or the 196
+ * of an answer, as RDMA's connection manager carries them; the bytes stay until the connection is deleted. Errors:
+ * RPMA_E_INVAL for NULL.
  */
 int rpma_conn_get_private_data(const struct rpma_conn *conn, struct rpma_conn_private_data *pdata);
 

@@ -30,7 +30,7 @@ use crate::{
     limits::{LOSS_TIMEOUT, receives},
     memory::{MrLocal, slice},
     on::On,
-    private_data::PrivateData,
+    private_data::{PrivateData, REQUEST_BYTES, as_carried},
     queue::{Channel, Cq},
     settings::settings,
     shared::Srq,
@@ -264,13 +264,19 @@ impl Queues {
     }
 
     /// The connection, its queue of operations, and that of its receives.
-    fn into_connection(self, connection: Connection, peer: &Arc<PeerShared>) -> (AccessConn, Cq, Option<Cq>) {
+    /// `private_data`: what is known of the other side's; empty where it comes with the answer.
+    fn into_connection(
+        self,
+        connection: Connection,
+        peer: &Arc<PeerShared>,
+        private_data: Vec<u8>,
+    ) -> (AccessConn, Cq, Option<Cq>) {
         let Self { cq, own_rcq, channel, .. } = self;
         let connection = Arc::new(connection);
         for queue in [Some(&cq), own_rcq.as_ref()].into_iter().flatten() {
             queue.set_connection(Arc::downgrade(&connection));
         }
-        (AccessConn::new(connection, Arc::clone(peer), channel), cq, own_rcq)
+        (AccessConn::new(connection, Arc::clone(peer), channel, private_data), cq, own_rcq)
     }
 }
 
@@ -330,7 +336,7 @@ impl AccessConnReq {
 
     fn incoming(endpoint: &AccessEp, wants: Wants, deletion: Deletion<'_>) -> Result<Self, Failure> {
         let request = endpoint.next_request(deletion)?;
-        let private_data = request.private_data().to_vec();
+        let private_data = as_carried(request.private_data(), REQUEST_BYTES);
         Self::new(Arc::clone(endpoint.peer()), wants, Way::In(Mutex::new(Some(request))), private_data)
     }
 
@@ -364,7 +370,7 @@ impl AccessConnReq {
         for (into, context) in self.receives.into_inner() {
             connection.early_receive(into, context)?;
         }
-        Ok(queues.into_connection(connection, &self.peer))
+        Ok(queues.into_connection(connection, &self.peer, self.private_data))
     }
 }
 

@@ -5,7 +5,7 @@ use std::{
     io::ErrorKind,
     ptr,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicI32, AtomicPtr, Ordering},
     },
     time::Duration,
@@ -24,7 +24,7 @@ use crate::{
     log::{Level, log},
     long,
     on::On,
-    private_data::PrivateData,
+    private_data::{ANSWER_BYTES, PrivateData, as_carried},
     queue::{Channel, Cq, TURN, queue_pair_number},
     shown::Showing,
     verbs,
@@ -55,6 +55,8 @@ pub(crate) struct AccessConn {
     shown: Showing,
     connection: Arc<Connection>,
     pub(crate) peer: Arc<PeerShared>,
+    /// The other side's: that of a request, or, once an event has told of it, that of an answer.
+    private_data: OnceLock<Vec<u8>>,
     channel: Option<Arc<Channel>>,
     /// The application claims that writes of the other side's device reach its persistent memory.
     pub(crate) claims_direct_write: AtomicBool,
@@ -104,8 +106,14 @@ impl Conn {
 }
 
 impl AccessConn {
-    pub(crate) fn new(connection: Arc<Connection>, peer: Arc<PeerShared>, channel: Option<Arc<Channel>>) -> Self {
+    pub(crate) fn new(
+        connection: Arc<Connection>,
+        peer: Arc<PeerShared>,
+        channel: Option<Arc<Channel>>,
+        private_data: Vec<u8>,
+    ) -> Self {
         Self {
+            private_data: if private_data.is_empty() { OnceLock::new() } else { private_data.into() },
             shown: Showing::new(&peer.beacons),
             connection,
             peer,
@@ -149,7 +157,9 @@ impl AccessConn {
         loop {
             if let Some(event) = self.connection.next_event(if blocks { TURN } else { Duration::ZERO }) {
                 let number = number_of(&self.connection, &event);
-                if number != EVENT_ESTABLISHED {
+                if number == EVENT_ESTABLISHED {
+                    self.private_data.get_or_init(|| as_carried(self.connection.private_data(), ANSWER_BYTES));
+                } else {
                     self.end.store(number, Ordering::Relaxed);
                 }
                 return Ok(number);
@@ -249,7 +259,7 @@ pub extern "C" fn rpma_conn_get_private_data(conn: Object<Conn>, data: Out<Priva
         let conn = conn.get()?;
         data.need("pdata")?;
         let bytes = match &conn.on {
-            On::Access(conn) => conn.connection.private_data(),
+            On::Access(conn) => conn.private_data.get().map_or(&[][..], Vec::as_slice),
             On::Verbs(conn) => conn.private_data(),
         };
         data.put(PrivateData::of(bytes));

@@ -77,6 +77,12 @@ impl AccessMrLocal {
         Ok(*self.descriptor.get_or_init(|| made))
     }
 
+    /// For an operation on a connection of `peer`. A device refuses memory that was registered elsewhere.
+    #[inline]
+    pub(crate) fn for_peer(&self, peer: &PeerShared) -> Result<&Self, Failure> {
+        if ptr::eq(&raw const *self.peer, peer) { Ok(self) } else { Err(of_another_peer()) }
+    }
+
     /// A part of it; lengths and offsets are checked in 64 bits.
     #[inline]
     pub(crate) fn part(&self, offset: usize, len_bytes: usize) -> Result<RegionPart<'_>, Failure> {
@@ -91,6 +97,13 @@ impl AccessMrLocal {
     }
 }
 
+#[cold]
+fn of_another_peer() -> Failure {
+    Failure::invalid(
+        "the memory was registered with another peer: register it with the peer of the connection, or of the shared receives",
+    )
+}
+
 /// A part of a registration of this side; no bytes where there is none, for which offset and length must be 0.
 #[inline]
 pub(crate) fn slice(
@@ -100,7 +113,7 @@ pub(crate) fn slice(
     len_bytes: usize,
 ) -> Result<RegionSlice, Failure> {
     match mr.uncounted_if_any()? {
-        Some(mr) => mr.access()?.slice(offset, len_bytes),
+        Some(mr) => mr.access()?.for_peer(peer)?.slice(offset, len_bytes),
         None if offset == 0 && len_bytes == 0 => peer.nothing(),
         None => Err(Failure::invalid("without a memory registration, offset and length must be 0")),
     }

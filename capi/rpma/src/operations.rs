@@ -198,7 +198,7 @@ fn write(
     let (signal, connection) = (signal(flags)?, conn.connection());
     if immediate.is_none() && len <= PART_MAX_BYTES && !dst.is_null() && !src.is_null() {
         let (to, from) = (dst.uncounted()?, src.uncounted()?);
-        let from = from.access()?.part(src_offset, len)?;
+        let from = from.access()?.for_peer(&conn.peer)?.part(src_offset, len)?;
         single(connection, signal, op_context).write(to.access()?.region(connection)?, dst_offset as u64, from)?;
         return Ok(());
     }

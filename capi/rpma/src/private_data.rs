@@ -4,6 +4,18 @@ use std::{ffi::c_void, ptr};
 
 use crate::error::Failure;
 
+/// What the connection manager of RDMA carries in a request and in an answer: always all of it, with zeros behind what was given. Programs rely on
+/// having bytes where none were given.
+pub(crate) const REQUEST_BYTES: usize = 56;
+pub(crate) const ANSWER_BYTES: usize = 196;
+
+/// The bytes as a device would show them.
+pub(crate) fn as_carried(given: &[u8], carried_bytes: usize) -> Vec<u8> {
+    let mut bytes = given.to_vec();
+    bytes.resize(bytes.len().max(carried_bytes), 0);
+    bytes
+}
+
 /// librpma's `rpma_conn_private_data`.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]

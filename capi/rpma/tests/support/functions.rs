@@ -32,6 +32,23 @@ unsafe extern "C" {
         made: *mut *mut Handle<Conn>,
     ) -> c_int;
     pub(crate) fn rpma_conn_req_delete(request: *mut *mut Handle<ConnReq>) -> c_int;
+    pub(crate) fn rpma_conn_req_get_private_data(request: *const Handle<ConnReq>, data: *mut PrivateData) -> c_int;
+    pub(crate) fn rpma_conn_get_private_data(conn: *const Handle<Conn>, data: *mut PrivateData) -> c_int;
+    pub(crate) fn rpma_send(
+        conn: *mut Handle<Conn>,
+        src: *const Handle<MrLocal>,
+        offset: usize,
+        len: usize,
+        flags: c_int,
+        op_context: *const c_void,
+    ) -> c_int;
+    pub(crate) fn rpma_recv(
+        conn: *mut Handle<Conn>,
+        dst: *mut Handle<MrLocal>,
+        offset: usize,
+        len: usize,
+        op_context: *const c_void,
+    ) -> c_int;
     pub(crate) fn rpma_conn_req_recv(
         request: *mut Handle<ConnReq>,
         dst: *mut Handle<MrLocal>,
