@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use pmof_mem::forks::{Holdable, Kept, take_from_child};
+use pmof_mem::forks::{Holdable, Kept};
 
 use crate::{contexts::KNOWN, error::Failure, long::WHOLE, shown::GIVEN};
 
@@ -112,10 +112,9 @@ impl<T: Kind + Send + Sync> Drop for Used<'_, T> {
 }
 
 /// The locks of this process that a child needs, in lock order.
-fn kept() -> [&'static dyn Holdable; 8] {
+fn kept() -> [&'static dyn Holdable; 6] {
     let [devices, searching] = pmof_verbs::kept_over_forks();
-    let [entries, sockets] = pmof_mem::forks::kept();
-    [&KNOWN, &WHOLE, &GIVEN, &RESTING_HANDLES, devices, searching, entries, sockets]
+    [&KNOWN, &WHOLE, &GIVEN, &RESTING_HANDLES, devices, searching]
 }
 
 extern "C" fn before_fork() {
@@ -129,8 +128,6 @@ extern "C" fn behind_fork() {
 
 extern "C" fn behind_fork_in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
-    // SAFETY: the C library calls this behind `before_fork`, in the child's only thread; objects of before are refused from here on.
-    unsafe { take_from_child() };
     behind_fork();
 }
 
@@ -149,9 +146,13 @@ impl<T: Kind + Send + Sync> Handle<T> {
     /// A new handle; it is the application's to [`delete`](Self::delete).
     pub(crate) fn create(value: T) -> *mut Self {
         static WATCH_FORKS: Once = Once::new();
-        // SAFETY: the functions lock, count and unlock, all of which may be done around a fork.
-        WATCH_FORKS.call_once(|| unsafe {
-            libc::pthread_atfork(Some(before_fork), Some(behind_fork), Some(behind_fork_in_child));
+        WATCH_FORKS.call_once(|| {
+            // First: its locks are taken under these.
+            pmof_mem::forks::watch();
+            // SAFETY: the functions lock, count and unlock, all of which may be done around a fork.
+            unsafe {
+                libc::pthread_atfork(Some(before_fork), Some(behind_fork), Some(behind_fork_in_child));
+            }
         });
         let rested = Self::take_rested();
         let handle = rested.unwrap_or_else(|| {

@@ -4,7 +4,6 @@
 //! lists the differences from the original. No function panics across the boundary or aborts.
 
 mod error;
-mod fork;
 mod log;
 mod pool;
 mod settings;

@@ -16,7 +16,6 @@ use pmof_replica::{Atomicity, Lane, Receipt, RemoteSetOptions, TargetUrl};
 
 use crate::{
     error::{Failure, call, text},
-    fork::Process,
     log, settings,
 };
 
@@ -96,7 +95,7 @@ impl Place {
         let made: Box<[_]> = (0..self.lanes).map(|_| Mutex::new(pool.lane())).collect();
         // SAFETY: `new` found that it is not null; rpmem_open and rpmem_create are given a valid `nlanes` or null.
         unsafe { *lanes = self.lanes };
-        Box::into_raw(Box::new(RpmemPool { remote: pool, lanes: made, process: Process::watched() }))
+        Box::into_raw(Box::new(RpmemPool { remote: pool, lanes: made, process: Process::current() }))
     }
 }
 
@@ -229,7 +228,7 @@ pub unsafe extern "C" fn rpmem_close(rpp: *mut RpmemPool) -> c_int {
         }
         // SAFETY: not null, so made by `Place::finish` and not closed before.
         let pool = unsafe { Box::from_raw(rpp) };
-        if !pool.process.is_this() {
+        if !pool.process.is_current() {
             // The pool is the parent's: its connection must not be ended.
             std::mem::forget(pool);
             return Ok(());
@@ -398,7 +397,7 @@ unsafe fn on_pool(
     let done = call(function, || {
         // SAFETY: null, or made by `Place::finish` and not closed: shared by all threads until then.
         let Some(pool) = (unsafe { rpp.as_ref() }) else { return Err(Failure::invalid("rpp is NULL")) };
-        if !pool.process.is_this() {
+        if !pool.process.is_current() {
             let why = "the pool was opened before a fork: only the process that opened it may use it";
             return Err(Failure::new(libc::ECANCELED, why));
         }

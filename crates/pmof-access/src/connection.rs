@@ -16,7 +16,6 @@ use pmof_proto::{Access, ConnectionError, DescriptorError, Event, PostError, Ref
 use crate::{
     CompletionQueue, ConnectError, ConnectionId, Location, Method, PeerProcess, RegionPart, RegionSlice, RemoteRegion,
     ResolveError, SetupError, ShortDescriptor, Traffic,
-    error::unmade,
     link::{Link, LinkCore},
     progress::{ReadyFlag, ReadySignal},
     region::resolve,
@@ -24,6 +23,8 @@ use crate::{
     short::{answer_slice, read_answer},
     wire::Submission,
 };
+
+mod unmade;
 
 /// Bytes that held batches may keep waiting: enough to fill system calls, little enough to keep the wire busy.
 const HOLD_MAX_BYTES: usize = 256 << 10;
@@ -83,6 +84,8 @@ pub enum ConnectionEvent {
 }
 
 /// An ordered channel to the other side: operations take effect there in the order posted here.
+///
+/// A child of `fork()` cannot use it: there it has ended with [`ConnectionError::Forked`], and dropping it does nothing.
 ///
 /// Dropping it closes it in order, without waiting.
 #[derive(Debug)]
@@ -181,6 +184,7 @@ impl Connection {
         if let Some(region) = short.region(access) {
             return Ok(region);
         }
+        self.check_process()?;
         let answer = answer_slice()?;
         let driver = &self.queue.shared.driver;
         let mut batch = self.batch();
@@ -302,6 +306,7 @@ impl Connection {
     /// As [`receive`](Self::receive), for a connection that was just asked for or accepted. If it has ended meanwhile, the receive
     /// completes with that end, as those do that were posted before.
     pub fn early_receive(&self, into: RegionSlice, context: u64) -> Result<Ticket, PostError> {
+        self.check_process()?;
         let posted = self.batch().core.endpoint.post_early_receive(into.local, context)?;
         let (mut core, driver) = (self.link.lock(), &self.queue.shared.driver);
         // Of a connection that has ended nothing comes that would have it looked at again.
@@ -330,8 +335,11 @@ impl Connection {
     /// it no longer than the connection. Whether it blocks makes no difference here.
     ///
     /// # Errors
-    /// [`SetupError::System`] when the process is out of file descriptors.
+    /// [`SetupError::System`] when the process is out of file descriptors; [`SetupError::Forked`].
     pub fn events_fd(&self) -> Result<BorrowedFd<'_>, SetupError> {
+        if !self.link.is_here() {
+            return Err(SetupError::Forked);
+        }
         let signal = if let Some(signal) = self.events_signal.get() {
             signal
         } else {
@@ -345,6 +353,9 @@ impl Connection {
     /// Has this show whether [`next_event`](Self::next_event) has an event, in the place of the [descriptor](Self::events_fd), until
     /// the connection is dropped.
     pub fn show_events_on(&self, flag: Arc<dyn ReadyFlag>) {
+        if !self.link.is_here() {
+            return;
+        }
         self.link.lock().events.show(flag);
         self.queue.shared.driver.note_watched();
     }
@@ -441,26 +452,17 @@ impl Connection {
         })
     }
 
-    pub(crate) fn requested_address(&self) -> String {
-        self.requested.as_ref().map_or_else(String::new, ToString::to_string)
-    }
-
-    pub(crate) fn why_not_established(&self, why: ConnectionError) -> ConnectError {
-        let address = self.requested_address();
-        match why {
-            ConnectionError::TimedOut { limit_ms, .. } => ConnectError::TimedOut { address, timeout_ms: limit_ms },
-            ConnectionError::Refused { refusal, private_data } => {
-                ConnectError::Refused { address, refusal, private_data }
-            }
-            why => match &self.link.lock().wire_error {
-                Some(error) => unmade(address, error),
-                None => ConnectError::Ended { address, why },
-            },
-        }
+    /// Nothing is posted in a child.
+    #[inline]
+    fn check_process(&self) -> Result<(), PostError> {
+        if self.link.is_here() { Ok(()) } else { Err(PostError::NotConnected(ConnectionError::Forked)) }
     }
 
     /// Hands over what finished while posting, and has the wire watched for what is left to send.
     fn settle(&self, core: &mut LinkCore) {
+        if !self.link.is_here() {
+            return;
+        }
         if core.has_operations_only() && !core.has_outcomes() {
             // Its operations finish later, and the device tells of that.
             return;
@@ -484,6 +486,10 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        if !self.link.is_here() {
+            // It is its parent's, which goes on with it.
+            return;
+        }
         // Its descriptor is to close, whoever still drives the rest.
         self.link.lock().events.hide();
         self.disconnect();
@@ -589,6 +595,7 @@ impl Batch<'_> {
         offset: u64,
         from: impl Into<Source<'a>>,
     ) -> Result<Ticket, PostError> {
+        self.connection.check_process()?;
         let from = from.into();
         let data = from.as_data();
         match self.join_run(to, offset, &data, data.len_bytes()) {
@@ -633,6 +640,7 @@ impl Batch<'_> {
         range: impl RangeBounds<u64>,
         level: Durability,
     ) -> Result<Ticket, PostError> {
+        self.connection.check_process()?;
         let (offset, len_bytes) = resolve(range, region.len_bytes())?;
         region.check_flush(level)?;
         if !self.is_by_message {
@@ -743,6 +751,7 @@ impl Batch<'_> {
     /// Posts an operation of a kind for which it does not pay to have this once more.
     #[inline(never)]
     fn post(&mut self, request: Request<'_>) -> Result<Ticket, PostError> {
+        self.connection.check_process()?;
         let request = Request { is_by_message: self.is_by_message, ..request };
         self.core.post(&request, self.signal, self.context, self.submission)
     }
@@ -750,6 +759,10 @@ impl Batch<'_> {
 
 impl Drop for Batch<'_> {
     fn drop(&mut self) {
+        if !self.connection.link.is_here() {
+            // Of a batch that was open at the fork the parent sends what was posted.
+            return;
+        }
         if !self.held && self.core.submit_operations() {
             return;
         }

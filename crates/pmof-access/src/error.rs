@@ -67,6 +67,11 @@ pub enum SetupError {
         /// The feature that brings it.
         feature: &'static str,
     },
+    /// The caller's process was forked from the one that made this.
+    #[error(
+        "it was made before fork(): only the process that made it may use it; a child opens peers, queues and listeners of its own"
+    )]
+    Forked,
     /// The operating system refused a resource.
     #[error("{call} failed; see the limits of open files and memory (ulimit -a)")]
     System {
@@ -236,6 +241,11 @@ pub enum RegisterError {
         /// The system's answer.
         source: io::Error,
     },
+    /// The caller's process was forked from the one that opened the peer, or registered the region.
+    #[error(
+        "the peer or region was made before fork(): only the process that made it may use it; a child opens a peer of its own, and registers there"
+    )]
+    Forked,
     /// A short descriptor has 48 bits for the length.
     #[error(
         "a region of {len_bytes} bytes is too long for a short descriptor: register parts of it, each less than 2^48 bytes"

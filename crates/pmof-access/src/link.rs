@@ -11,10 +11,14 @@ use std::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
-use pmof_mem::{Durability, MemError, Promise, causes, order};
+use pmof_mem::{
+    Durability, MemError, Promise, causes,
+    forks::{Own, PerProcess},
+    order,
+};
 use pmof_proto::{
     Completion as ProtoCompletion, ConnectionError, DeferredFlush, Event, FlushTicket, InputPlace, LocalSlice,
-    OutputView, PostError, RegionKey, Ticket,
+    OutputView, PostError, RegionKey, Settings, Ticket,
 };
 
 use crate::{
@@ -83,7 +87,9 @@ pub(crate) struct Link {
     pub(crate) notifies_on_request: bool,
     /// The one that shows finished operations.
     pub(crate) completion_channel: Option<CompletionChannel>,
-    core: Mutex<LinkCore>,
+    core: Own<Mutex<LinkCore>>,
+    /// What a child has in its place: a connection that has ended, and no wire.
+    forked: PerProcess<Mutex<LinkCore>>,
     /// The lock is held to answer a flush.
     is_answering: AtomicBool,
 }
@@ -146,40 +152,45 @@ impl Link {
         }
         let notifies_on_request = direct == DirectWay::Device;
         let completion_channel = wire.completion_channel();
-        let core = LinkCore {
-            name: Name { id, transport: wire.name(), peer_address },
-            told_method: None,
-            endpoint,
-            wire: Some(wire),
-            direct,
-            methods: FlushMethods::default(),
-            signalled: Ticket(0),
-            run: Run::default(),
-            phase: Phase::Open,
-            has_stood: false,
-            loss_timeout,
-            heard_at: Duration::ZERO,
-            traffic: Traffic::default(),
-            blocked: false,
-            watching: Watching::default(),
-            collectors: None,
-            flushes: None,
-            events: Events::default(),
-            wire_error: None,
-        };
-        let (core, is_answering) = (Mutex::new(core), AtomicBool::new(false));
-        Arc::new(Self { id, peer_address, notifies_on_request, completion_channel, core, is_answering })
+        let name = Name { id, transport: wire.name(), peer_address };
+        let core = LinkCore { wire: Some(wire), direct, loss_timeout, ..LinkCore::without_wire(name, endpoint) };
+        Arc::new(Self {
+            id,
+            peer_address,
+            notifies_on_request,
+            completion_channel,
+            core: Own::new(Mutex::new(core)),
+            forked: PerProcess::new(),
+            is_answering: AtomicBool::new(false),
+        })
     }
 
     #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, LinkCore> {
-        self.core.lock()
+        self.mutex().lock()
+    }
+
+    /// Whether this is the process that made the connection.
+    #[inline]
+    pub(crate) fn is_here(&self) -> bool {
+        self.core.is_here()
+    }
+
+    #[inline]
+    fn mutex(&self) -> &Mutex<LinkCore> {
+        // Another thread of the parent may have held the lock at the fork: in the child it is never free again.
+        if self.is_here() { &self.core } else { self.in_child() }
+    }
+
+    #[cold]
+    fn in_child(&self) -> &Mutex<LinkCore> {
+        self.forked.get_or_make(|| Mutex::new(LinkCore::forked(self.id, self.peer_address)))
     }
 
     /// The core, unless someone (perhaps this very thread, in a batch) holds it.
     #[inline]
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, LinkCore>> {
-        self.core.try_lock()
+        self.mutex().try_lock()
     }
 
     /// The core, for a thread that answers a flush and waits for nothing meanwhile.
@@ -199,7 +210,7 @@ impl Link {
     pub(crate) fn wait_for_answer(&self) {
         while self.is_answering() {
             // Behind the answer others may take the lock, for as long as they post.
-            drop(self.core.try_lock_for(ANSWER_LOOK));
+            drop(self.mutex().try_lock_for(ANSWER_LOOK));
         }
     }
 }
@@ -230,6 +241,43 @@ impl fmt::Debug for Link {
 }
 
 impl LinkCore {
+    fn without_wire(name: Name, endpoint: Endpoint) -> Self {
+        Self {
+            name,
+            told_method: None,
+            endpoint,
+            wire: None,
+            direct: DirectWay::None,
+            methods: FlushMethods::default(),
+            signalled: Ticket(0),
+            run: Run::default(),
+            phase: Phase::Open,
+            has_stood: false,
+            loss_timeout: Duration::ZERO,
+            heard_at: Duration::ZERO,
+            traffic: Traffic::default(),
+            blocked: false,
+            watching: Watching::default(),
+            collectors: None,
+            flushes: None,
+            events: Events::default(),
+            wire_error: None,
+        }
+    }
+
+    /// Of a connection that the parent of this process has.
+    fn forked(id: u64, peer_address: Option<SocketAddr>) -> Self {
+        let name = Name { id, transport: "its parent's", peer_address };
+        let mut endpoint = Endpoint::initiator(Settings::default(), Arc::default(), &[]);
+        endpoint.fail(ConnectionError::Forked);
+        let mut core = Self { phase: Phase::Closed, ..Self::without_wire(name, endpoint) };
+        // Without a word to the log, whose locks may be locked here for good.
+        while let Some(event) = core.endpoint.poll_event() {
+            core.events.push(event);
+        }
+        core
+    }
+
     /// Takes in what a device finished, where nothing else is going on. True if anything moved. `None`: more is to be seen to, by
     /// [`drive`](Self::drive).
     #[inline]

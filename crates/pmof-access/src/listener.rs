@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use pmof_mem::forks::Own;
 use pmof_proto::{Endpoint, MemoryAccount, OperationCounters, Refusal, Settings, limits};
 
 use crate::{
@@ -92,8 +93,8 @@ pmof_mem::setters!(AcceptOptions {
 #[derive(Debug)]
 pub struct Listener {
     peer: Arc<PeerShared>,
-    driver: Arc<Driver>,
-    incoming: Box<dyn Incoming>,
+    driver: Own<Arc<Driver>>,
+    incoming: Own<Box<dyn Incoming>>,
     address: Location,
     options: ListenOptions,
 }
@@ -108,7 +109,7 @@ impl Listener {
             Some(incoming) => Driver::of_listener(incoming)?,
             None => Driver::new(&peer.opening.clock(), Waits::default()),
         };
-        Ok(Self { peer, driver, incoming, address, options })
+        Ok(Self { peer, driver: Own::new(driver), incoming: Own::new(incoming), address, options })
     }
 
     /// Where it listens, with the port that was picked.
@@ -120,8 +121,9 @@ impl Listener {
     ///
     /// # Errors
     /// [`SetupError::System`] when the process is out of file descriptors or memory. Waiting requests stay; call again
-    /// after a while.
+    /// after a while. [`SetupError::Forked`].
     pub fn next_request(&self, timeout: Duration) -> Result<Option<ConnectionRequest>, SetupError> {
+        self.peer.check_process()?;
         let deadline = self.driver.now().saturating_add(timeout);
         let (mut is_over, mut armed_turns) = (false, 0);
         loop {
@@ -157,13 +159,20 @@ impl Listener {
 
     /// Ends the present wait for a request as if its time were up, or else the next one.
     pub fn interrupt(&self) {
-        self.driver.interrupt();
+        if self.driver.is_here() {
+            self.driver.interrupt();
+        }
     }
 
     fn take_request(&self) -> Option<ConnectionRequest> {
         let (link, private_data) = self.driver.take_request()?;
         let peer_address = link.peer_address;
-        Some(ConnectionRequest { driver: Arc::clone(&self.driver), link: Some(link), private_data, peer_address })
+        Some(ConnectionRequest {
+            driver: Own::new(Arc::clone(&self.driver)),
+            link: Some(link),
+            private_data,
+            peer_address,
+        })
     }
 
     /// Takes new connections in. True if there were any.
@@ -200,7 +209,7 @@ impl AsFd for Listener {
 /// Someone asks for a connection. Dropping it rejects.
 #[derive(Debug)]
 pub struct ConnectionRequest {
-    driver: Arc<Driver>,
+    driver: Own<Arc<Driver>>,
     link: Option<Arc<Link>>,
     private_data: Vec<u8>,
     peer_address: Option<SocketAddr>,
@@ -240,6 +249,7 @@ impl ConnectionRequest {
 
     /// Takes the request; the connection's outcomes go to `queue`. Operations may be posted at once.
     pub fn accept(mut self, queue: &CompletionQueue, options: &AcceptOptions) -> Result<Connection, ConnectError> {
+        self.check_process()?;
         check_private_data(&options.private_data, limits::ACCEPT_PRIVATE_MAX_BYTES)?;
         let Some(link) = self.link.take() else {
             let (why, kind) = ("the request is gone".into(), std::io::ErrorKind::NotConnected);
@@ -269,13 +279,19 @@ impl ConnectionRequest {
 
     /// Refuses it; `private_data` (at most [`limits::REJECT_PRIVATE_MAX_BYTES`]) tells the other side why.
     pub fn reject(mut self, refusal: Refusal, private_data: &[u8]) -> Result<(), ConnectError> {
+        self.check_process()?;
         check_private_data(private_data, limits::REJECT_PRIVATE_MAX_BYTES)?;
         self.reject_now(refusal, private_data);
         Ok(())
     }
 
+    fn check_process(&self) -> Result<(), SetupError> {
+        if self.driver.is_here() { Ok(()) } else { Err(SetupError::Forked) }
+    }
+
     fn reject_now(&mut self, refusal: Refusal, private_data: &[u8]) {
-        if let Some(link) = self.link.take() {
+        // In a child its parent decides.
+        if let Some(link) = self.link.take().filter(|link| link.is_here()) {
             let mut core = link.lock();
             core.endpoint.reject(refusal, private_data);
             core.drive(|| self.driver.now());

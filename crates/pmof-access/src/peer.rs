@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use pmof_mem::{Medium, causes, check_bounds};
+use pmof_mem::{Medium, causes, check_bounds, forks::Own};
 use pmof_proto::{Access, Endpoint, RegionTable, Scope, limits};
 
 use crate::{
@@ -39,7 +39,7 @@ pub struct Peer {
 pub(crate) struct PeerShared {
     pub(crate) regions: Arc<RegionTable>,
     pub(crate) links: Arc<LinkList>,
-    pub(crate) opening: Arc<dyn Opening>,
+    pub(crate) opening: Own<Arc<dyn Opening>>,
     queues: QueuesShared,
 }
 
@@ -108,13 +108,12 @@ impl Peer {
     fn over(opening: Arc<dyn Opening>) -> Self {
         let regions = Arc::default();
         add_nowhere(&regions);
-        Self {
-            shared: Arc::new(PeerShared { regions, links: Arc::default(), opening, queues: QueuesShared::default() }),
-        }
+        let (opening, queues) = (Own::new(opening), QueuesShared::default());
+        Self { shared: Arc::new(PeerShared { regions, links: Arc::default(), opening, queues }) }
     }
 
     pub(crate) fn opening(&self) -> &dyn Opening {
-        &*self.shared.opening
+        &**self.shared.opening
     }
 
     /// The transport; `None` for a simulated network.
@@ -141,6 +140,7 @@ impl Peer {
 
     /// Makes a queue for the connections of this peer.
     pub fn completion_queue(&self, options: QueueOptions) -> Result<CompletionQueue, SetupError> {
+        self.shared.check_process()?;
         CompletionQueue::new(&self.opening().clock(), options, &self.shared.queues)
     }
 
@@ -188,6 +188,7 @@ impl Peer {
         (offset, len_bytes): (u64, u64),
         (access, scope): (Access, Scope),
     ) -> Result<Region, RegisterError> {
+        self.check_registers()?;
         check_bounds(offset, len_bytes, memory.len_bytes())?;
         let reach = self.opening().reach(&memory, (offset, len_bytes), access)?;
         let PeerShared { regions, links, .. } = &*self.shared;
@@ -197,12 +198,18 @@ impl Peer {
     /// Allocates and registers zeroed anonymous memory; over shm it is shared, so that others can map it, and takes a file
     /// descriptor.
     pub fn allocate(&self, len_bytes: u64, access: Access) -> Result<Region, RegisterError> {
+        self.check_registers()?;
         let memory = self.opening().allocate(len_bytes, access)?;
         self.register(Arc::new(memory), 0, len_bytes, access)
     }
 
+    fn check_registers(&self) -> Result<(), RegisterError> {
+        self.shared.check_process().map_err(|_| RegisterError::Forked)
+    }
+
     /// What keeps its rings, where they are to be had: over iWARP they are not.
     fn rings(&self) -> Result<&dyn Rings, RingError> {
+        self.check_registers()?;
         self.opening().rings().ok_or(RingError::NotVerbs)
     }
 
@@ -244,6 +251,7 @@ impl Peer {
     /// Listens; port 0 picks a free one. Addresses that other machines reach need
     /// [`ListenOptions::trust_network`].
     pub fn listen(&self, address: impl Into<Location>, options: ListenOptions) -> Result<Listener, SetupError> {
+        self.shared.check_process()?;
         let address = address.into();
         if let (Location::Ip(address), true) = (&address, self.opening().is_networked()) {
             check_reach(*address, options)?;
@@ -260,6 +268,7 @@ impl Peer {
         queue: &CompletionQueue,
         options: &ConnectOptions,
     ) -> Result<Connection, ConnectError> {
+        self.shared.check_process()?;
         let resolve = |source| ConnectError::Resolve { host: to.place.host(), source };
         let found = to.resolve().map_err(resolve)?;
         Attempts::new(self, queue, options).first_of(&to.place.host(), found)
@@ -272,6 +281,7 @@ impl Peer {
         queue: &CompletionQueue,
         options: &ConnectOptions,
     ) -> Result<PendingConnection, ConnectError> {
+        self.shared.check_process()?;
         let address = address.into();
         check_private_data(&options.private_data, limits::CONNECT_PRIVATE_MAX_BYTES)?;
         let (wire, unreachable) = match self.start_wire(&address, options) {
@@ -311,6 +321,13 @@ impl Peer {
             return Err(ConnectError::NoRings);
         }
         self.opening().connect(address, options)
+    }
+}
+
+impl PeerShared {
+    /// A child has no use for its parent's devices and threads.
+    pub(crate) fn check_process(&self) -> Result<(), SetupError> {
+        if self.opening.is_here() { Ok(()) } else { Err(SetupError::Forked) }
     }
 }
 

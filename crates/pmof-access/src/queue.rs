@@ -8,6 +8,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use pmof_mem::forks::Own;
 use pmof_proto::Ticket;
 
 use crate::{
@@ -64,6 +65,8 @@ impl BackgroundFlushes {
 
 /// Collects the outcomes of any number of connections. Handles are cheap to clone; all methods may be called from several
 /// threads.
+///
+/// In a child of `fork()` its parent's queue has no outcomes, and no wait lasts; [`Connection::ended`](crate::Connection::ended) says why.
 #[derive(Clone, Debug)]
 pub struct CompletionQueue {
     pub(crate) shared: Arc<QueueShared>,
@@ -71,9 +74,9 @@ pub struct CompletionQueue {
 
 #[derive(Debug)]
 pub(crate) struct QueueShared {
-    pub(crate) driver: Arc<Driver>,
+    pub(crate) driver: Own<Arc<Driver>>,
     waiting: Waiting,
-    thread: Option<OwnThread>,
+    thread: Own<Option<OwnThread>>,
 }
 
 /// What the queues of a peer share.
@@ -117,6 +120,7 @@ impl CompletionQueue {
             }
             _ => None,
         };
+        let (driver, thread) = (Own::new(driver), Own::new(thread));
         Ok(Self { shared: Arc::new(QueueShared { driver, waiting, thread }) })
     }
 
@@ -129,6 +133,9 @@ impl CompletionQueue {
         shared_receives: Option<&SharedReceives>,
     ) -> Result<(), SetupError> {
         let driver = &self.shared.driver;
+        if !self.shared.is_here() {
+            return Err(SetupError::Forked);
+        }
         let receiver = self.receiver(receive_queue);
         if receiver.is_some() || shared_receives.is_some() {
             driver.show_deliveries()?;
@@ -167,12 +174,18 @@ impl CompletionQueue {
     /// Has flushes of this side's regions that wait for a device carried out by `flushes`, on all connections that come to this queue from
     /// now on; those of one medium that meet there share a fence. Without it, whoever drives the queue waits for the device.
     pub fn flush_in_background(&self, flushes: &BackgroundFlushes) {
+        if !self.shared.is_here() {
+            return;
+        }
         self.shared.driver.flushes.carried_out_by(flushes.0.clone());
     }
 
     /// For how long whoever drives the queue has been waiting for a disk, if it is: what comes meanwhile waits too.
     pub fn is_flushing_for(&self) -> Option<Duration> {
         let driver = &self.shared.driver;
+        if !self.shared.is_here() {
+            return None;
+        }
         driver.flushes.inline_since().map(|since| driver.now().saturating_sub(since))
     }
 
@@ -194,7 +207,10 @@ impl CompletionQueue {
         take: impl Fn(&Driver) -> Option<Completion>,
         look: impl FnOnce(&Driver, &mut Option<Completion>) -> FastPath,
     ) -> Option<Completion> {
-        let driver = &*self.shared.driver;
+        let driver = &**self.shared.driver;
+        if !self.shared.is_here() {
+            return None;
+        }
         if !driver.is_watched() && !driver.has_ready() && !self.shared.thread_drives() {
             driver.callers().inspect(|callers| callers.note_turn());
             let mut found = None;
@@ -208,7 +224,7 @@ impl CompletionQueue {
     /// The same without it.
     #[inline(never)]
     fn poll_all(&self, take: impl Fn(&Driver) -> Option<Completion>) -> Option<Completion> {
-        let driver = &*self.shared.driver;
+        let driver = &**self.shared.driver;
         if let Some(completion) = take(driver) {
             return Some(completion);
         }
@@ -231,7 +247,7 @@ impl CompletionQueue {
 
     /// A caller who polls without a break may need a processor that the other side's process is waiting for.
     fn note_polled(&self, now: Duration, found: bool) {
-        let driver = &*self.shared.driver;
+        let driver = &**self.shared.driver;
         let Some(callers) = driver.callers() else { return };
         if callers.has_polled_idle(now, found) && driver.has_only_devices() == Some(false) {
             std::thread::yield_now();
@@ -270,6 +286,9 @@ impl CompletionQueue {
 
     /// The same, and no longer than [`wait_unless`](Self::wait_unless).
     pub fn wait_next_is_receive_unless(&self, timeout: Duration, is_over: impl Fn() -> bool) -> Option<bool> {
+        if !self.shared.is_here() {
+            return None;
+        }
         self.wait_until(timeout, or_over(|| self.shared.driver.next_is_receive(), is_over))?
     }
 
@@ -280,6 +299,9 @@ impl CompletionQueue {
 
     /// Ends the present wait on this queue as if its time were up, or else the next one. For stopping a waiting thread.
     pub fn interrupt(&self) {
+        if !self.shared.is_here() {
+            return;
+        }
         self.shared.driver.interrupt();
     }
 
@@ -288,27 +310,37 @@ impl CompletionQueue {
     /// when it was posted, as over shm; and limits of time are noticed only by polling, so wait for no longer than a loss may go unnoticed.
     ///
     /// # Errors
-    /// [`SetupError::System`] when the process is out of file descriptors.
+    /// [`SetupError::System`] when the process is out of file descriptors; [`SetupError::Forked`].
     ///
     /// # Panics
     /// On the simulated network, which the kernel does not know.
     pub fn fd(&self) -> Result<BorrowedFd<'_>, SetupError> {
+        if !self.shared.is_here() {
+            return Err(SetupError::Forked);
+        }
         self.shared.driver.descriptor()
     }
 
     /// Has this show whether there are outcomes, beside the [descriptor](Self::fd), where the caller is not the one who makes progress;
     /// the first that is given, as long as the queue is there.
     pub fn show_on(&self, flag: Arc<dyn ReadyFlag>) {
-        self.shared.driver.show_on(flag);
+        if self.shared.is_here() {
+            self.shared.driver.show_on(flag);
+        }
     }
 
     /// Forgets the outcomes of one connection that were not collected yet.
     pub fn discard(&self, connection: ConnectionId) {
-        self.shared.driver.discard_ready(connection);
+        if self.shared.is_here() {
+            self.shared.driver.discard_ready(connection);
+        }
     }
 
     fn wait_wanted(&self, timeout: Duration, wanted: Wanted, is_over: impl Fn() -> bool) -> Option<Completion> {
         let driver = &self.shared.driver;
+        if !self.shared.is_here() {
+            return None;
+        }
         if driver.has_ready() {
             if let Some(found) = driver.take_wanted(wanted) {
                 return Some(found);
@@ -350,6 +382,9 @@ impl CompletionQueue {
             return Some(found);
         }
         let driver = &self.shared.driver;
+        if !self.shared.is_here() {
+            return None;
+        }
         let thread_drives = self.shared.thread_drives();
         let _waiting = driver.callers().filter(|_| !thread_drives).map(Callers::wait);
         let now = driver.now();
@@ -408,6 +443,12 @@ fn or_over<T>(mut find: impl FnMut() -> Option<T>, is_over: impl Fn() -> bool) -
 }
 
 impl QueueShared {
+    /// Whether this is the process that made the queue.
+    #[inline]
+    fn is_here(&self) -> bool {
+        self.driver.is_here()
+    }
+
     /// True if the queue's own thread drives whatever callers do.
     fn thread_drives(&self) -> bool {
         self.thread.is_some() && (self.driver.callers().is_none() || self.driver.is_watched())

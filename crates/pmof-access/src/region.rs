@@ -11,7 +11,7 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use pmof_mem::{Durability, Evidence, Medium, MediumKind, Promise, check_bounds};
+use pmof_mem::{Durability, Evidence, Medium, MediumKind, Promise, check_bounds, forks::Own};
 use pmof_proto::{
     Access, DESCRIPTOR_BYTES, Descriptor, DescriptorError, DirectAccess, LocalSlice, PostError, RegionKey, RegionTable,
     RegisteredRegion, Scope,
@@ -36,7 +36,7 @@ struct Registration {
     table: Arc<RegionTable>,
     /// The connections that may use it.
     users: Arc<dyn RegionUsers>,
-    device: Option<Arc<dyn DeviceReach>>,
+    device: Own<Option<Arc<dyn DeviceReach>>>,
     /// Where other processes find the region, if they may map it.
     shares: Option<Arc<Shares>>,
     /// Under which names its descriptor is told.
@@ -100,11 +100,15 @@ pub(crate) enum Reach {
 impl Registration {
     /// Takes the region away from the other sides. Whether one of them was handed its memory to be mapped for writing.
     fn revoke(&self, why: Revocation) -> bool {
+        if !self.device.is_here() {
+            // The other sides are its parent's.
+            return false;
+        }
         self.table.remove(self.region.key());
         for short in self.published.lock().drain(..) {
             unpublish(&self.table, &short);
         }
-        if let Some(device) = &self.device {
+        if let Some(device) = &*self.device {
             device.revoke();
         }
         self.shares.as_ref().is_some_and(|shares| shares.revoke(self.region.key(), why))
@@ -114,22 +118,26 @@ impl Registration {
 impl Registration {
     /// Ends all use of memory that was lent.
     fn take_back(&self) {
+        if !self.device.is_here() {
+            return;
+        }
         let Some(lent) = self.region.memory().lent() else { return };
         // A write that is coming in just now is refused in words from its next bytes on, which says more than a connection
         // that breaks.
         self.users.wait_for_each();
         lent.take_back();
-        if let Some(device) = &self.device {
+        if let Some(device) = &*self.device {
             device.close();
         }
         // All that touches memory does it with its connection locked: who comes after this sees that it is gone.
         self.users.wait_for_each();
-        if let Some(device) = &self.device {
+        if let Some(device) = &*self.device {
             device.release();
         }
     }
 }
 
+/// Nothing is taken away in a child: `revoke` sees to that.
 impl Drop for Registration {
     fn drop(&mut self) {
         self.revoke(Revocation::Deregistered);
@@ -165,7 +173,7 @@ impl Region {
             shares.add(&region);
         }
         let table = Arc::clone(table);
-        let published = Mutex::default();
+        let (device, published) = (Own::new(device), Mutex::default());
         Ok(Self(Arc::new(Registration { region, table, users, device, shares, published })))
     }
 
@@ -178,6 +186,7 @@ impl Region {
     /// goes along for the application. Each call makes a new one; where the region is reached past this side's CPU that takes a page of
     /// memory.
     pub fn short_descriptor(&self, note: u8) -> Result<ShortDescriptor, RegisterError> {
+        self.check_process()?;
         let short = publish(&self.0.table, &self.0.region, note)?;
         self.0.published.lock().push(short);
         Ok(short)
@@ -190,12 +199,14 @@ impl Region {
 
     /// Copies bytes out, from `offset` of the region on.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), RegisterError> {
+        self.check_process()?;
         check_bounds(offset, into.len() as u64, self.len_bytes())?;
         Ok(self.0.region.memory().read(self.0.region.offset() + offset, into)?)
     }
 
     /// Copies bytes in, from `offset` of the region on.
     pub fn store(&self, offset: u64, bytes: &[u8]) -> Result<(), RegisterError> {
+        self.check_process()?;
         check_bounds(offset, bytes.len() as u64, self.len_bytes())?;
         Ok(self.0.region.memory().store(self.0.region.offset() + offset, bytes)?)
     }
@@ -215,6 +226,7 @@ impl Region {
     /// Has the pages of a range brought in, for writing or for reading, so that the first operations do not wait for that. It is
     /// done for all of a region when it is registered. False where nothing is paged on demand.
     pub fn prefetch(&self, offset: u64, len_bytes: u64, for_writing: bool) -> Result<bool, RegisterError> {
+        self.check_process()?;
         check_bounds(offset, len_bytes, self.len_bytes())?;
         Ok(self.device().is_some_and(|device| device.prefetch(offset, len_bytes, for_writing)))
     }
@@ -222,6 +234,11 @@ impl Region {
     /// How the peer's device reaches it, if it has one.
     pub(crate) fn device(&self) -> Option<&Arc<dyn DeviceReach>> {
         self.0.device.as_ref()
+    }
+
+    /// A child has a copy of the memory, and none of the other sides.
+    pub(crate) fn check_process(&self) -> Result<(), RegisterError> {
+        if self.0.device.is_here() { Ok(()) } else { Err(RegisterError::Forked) }
     }
 
     pub(crate) fn key(&self) -> [u8; 16] {
@@ -246,7 +263,7 @@ impl Region {
     /// Returns whether there is such a process.
     pub fn fence(self) -> bool {
         let is_handed_out = self.0.revoke(Revocation::Fenced);
-        if let Some(device) = &self.0.device {
+        if let Some(device) = self.device().filter(|_| self.check_process().is_ok()) {
             device.fence(self.0.region.scope());
         }
         // What is read from here on is read behind the word.
@@ -257,12 +274,13 @@ impl Region {
     /// Whether [`fence`](Self::fence) ends the connections that may use the region without another word to the other
     /// sides: the device looks at its keys only when an operation begins. Who has something to tell them waits until [it is told](crate::Connection::wait_closed).
     pub fn fence_ends_connections(&self) -> bool {
-        self.device().is_some_and(|device| device.fence_ends_connections())
+        self.check_process().is_ok() && self.device().is_some_and(|device| device.fence_ends_connections())
     }
 
     /// Whether another process was handed the memory to be mapped for writing, over shm. That process may change it as long as it lives.
     pub fn is_mapped_for_writing(&self) -> bool {
-        self.0.shares.as_ref().is_some_and(|shares| shares.is_handed_out_for_writing(self.0.region.key()))
+        let shares = self.0.shares.as_ref().filter(|_| self.check_process().is_ok());
+        shares.is_some_and(|shares| shares.is_handed_out_for_writing(self.0.region.key()))
     }
 
     /// Why the other sides' devices cannot reach the region, where that is so: the memory does not allow it. Its
@@ -309,7 +327,7 @@ impl<'a> RegionPart<'a> {
 
 impl From<RegionPart<'_>> for RegionSlice {
     fn from(part: RegionPart<'_>) -> Self {
-        Self { local: part.local(), device: part.region.0.device.clone() }
+        Self { local: part.local(), device: Option::clone(&part.region.0.device) }
     }
 }
 

@@ -5,7 +5,8 @@ use std::{
     task::{Wake, Waker},
 };
 
-use pmof_proto::{PostError, SharedReceives as Receives, Ticket};
+use pmof_mem::forks::Process;
+use pmof_proto::{ConnectionError, PostError, SharedReceives as Receives, Ticket};
 
 use crate::{RegionSlice, driver::Driver, link::Link};
 
@@ -23,11 +24,12 @@ use crate::{RegionSlice, driver::Driver, link::Link};
 #[derive(Clone, Debug)]
 pub struct SharedReceives {
     queue: Arc<Receives>,
+    process: Process,
 }
 
 impl SharedReceives {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { queue: Arc::new(Receives::new(limit)) }
+        Self { queue: Arc::new(Receives::new(limit)), process: Process::current() }
     }
 
     /// Posts a receive for the next message of any of the connections; `context` comes back with its completion. Tickets
@@ -36,17 +38,20 @@ impl SharedReceives {
     /// # Errors
     /// [`PostError::ReceiveQueueFull`] when as many as the limit wait for messages.
     pub fn post(&self, into: RegionSlice, context: u64) -> Result<Ticket, PostError> {
+        if !self.process.is_current() {
+            return Err(PostError::NotConnected(ConnectionError::Forked));
+        }
         self.queue.post(into.local, context)
     }
 
     /// Receives that no message took yet.
     pub fn waiting(&self) -> usize {
-        self.queue.waiting_receives()
+        if self.process.is_current() { self.queue.waiting_receives() } else { 0 }
     }
 
     /// Messages that arrived, on any of the connections, and wait for a receive.
     pub fn waiting_messages(&self) -> usize {
-        self.queue.waiting_messages()
+        if self.process.is_current() { self.queue.waiting_messages() } else { 0 }
     }
 
     /// Has the messages of a connection take receives from here; its outcomes are the driver's.

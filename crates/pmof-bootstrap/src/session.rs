@@ -14,7 +14,7 @@ use std::{
 };
 
 use pmof_access::{Address, FabricProvider, Peer, Transport};
-use pmof_mem::causes;
+use pmof_mem::{causes, forks::Process};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{MemfdFlags, SealFlags},
@@ -250,6 +250,7 @@ pub struct SshSession {
     /// shutdown is effective even if a child of the application holds it too.
     stdin: UnixStream,
     has_ended: bool,
+    process: Process,
 }
 
 /// The results of a new session.
@@ -280,7 +281,7 @@ impl SshSession {
             .spawn()
             .map_err(|source| SshError::Start { program: options.program.clone(), source })?;
         let stdout = child.stdout.take();
-        let mut session = Self { child, stdin, has_ended: false };
+        let mut session = Self { child, stdin, has_ended: false, process: Process::current() };
         let has_verbs = options.verbs && pmof_access::has_rdma_device();
         let fabric = options.fabric.filter(|provider| can_open(Transport::Fabric(*provider)));
         let hello = Hello { has_verbs, fabric, rds: options.rds && can_open(Transport::Rds), nonce };
@@ -351,6 +352,10 @@ impl SshSession {
     /// it had to be killed.
     pub fn end(&mut self) -> Option<ExitStatus> {
         self.has_ended = true;
+        if !self.process.is_current() {
+            // The parent's: ssh is no child of this process, and what is said on the socket would be heard.
+            return None;
+        }
         // One that ended by itself needs no word.
         let _ = self.stdin.shutdown(Shutdown::Both);
         let deadline = Instant::now() + END_TIMEOUT;

@@ -5,6 +5,8 @@
 //!
 //! The child has copies of all descriptors too. A socket stays open as long as one process has it, so that the other side of a
 //! connection would not notice the parent's death while a child lives: [`Uninherited`] sockets are taken away from the child.
+//!
+//! Objects that only the process that made them may use remember it as a [`Process`].
 
 #![expect(clippy::disallowed_types, reason = "a lock of std is one word, which the child can release")]
 
@@ -12,8 +14,12 @@ use std::{
     cell::UnsafeCell,
     collections::BTreeMap,
     os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd},
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Mutex, MutexGuard, Once, PoisonError},
 };
+
+mod process;
+
+pub use process::{Own, PerProcess, Process};
 
 /// A lock that is [held](Holdable::hold) across forks. Critical sections are short and do not fork.
 #[derive(Debug, Default)]
@@ -39,8 +45,33 @@ impl<T> Kept<T> {
 }
 
 /// The locks of this crate. None of this program's is taken under them.
-pub fn kept() -> [&'static dyn Holdable; 2] {
+fn kept() -> [&'static dyn Holdable; 2] {
     [crate::bus_error::kept(), &UNINHERITED]
+}
+
+/// Has the C library's `fork()` keep the locks of this crate usable in children and take [`Uninherited`] sockets away from them, from the first
+/// call on. Handlers of locks under which those of this crate are taken are registered after this, so that they run before.
+pub fn watch() {
+    static REGISTERED: Once = Once::new();
+    extern "C" fn before() {
+        kept().into_iter().for_each(Holdable::hold);
+    }
+    extern "C" fn behind() {
+        // SAFETY: the C library calls this behind `before`, in the thread that forks.
+        kept().into_iter().for_each(|lock| unsafe { lock.release() });
+    }
+    extern "C" fn behind_in_child() {
+        // SAFETY: the C library calls this behind `before`, in the child's only thread; objects of the parent are refused there.
+        unsafe { take_from_child() };
+        behind();
+    }
+    #[cfg(not(miri))]
+    // SAFETY: the handlers lock, unlock and replace descriptors, all of which may be done around a fork.
+    REGISTERED.call_once(|| unsafe {
+        libc::pthread_atfork(Some(before), Some(behind), Some(behind_in_child));
+    });
+    #[cfg(miri)]
+    let _ = (&REGISTERED, before as extern "C" fn(), behind_in_child as extern "C" fn());
 }
 
 /// Device and inode of what is open: every socket has its own.
@@ -49,7 +80,7 @@ type File = (u64, u64);
 /// Descriptors that children must not keep, by number, with the identity of their files.
 static UNINHERITED: Kept<BTreeMap<RawFd, File>> = Kept::new(BTreeMap::new());
 
-/// A descriptor that [`take_from_child`] closes in a child.
+/// A descriptor that a child does not keep.
 #[derive(Debug)]
 pub struct Uninherited {
     fd: OwnedFd,
@@ -69,6 +100,7 @@ impl Uninherited {
     /// # Errors
     /// Those of `open`, and of `fstat`.
     pub fn open<E: From<rustix::io::Errno>>(open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Self, E> {
+        watch();
         let mut all = UNINHERITED.lock();
         let fd = open()?;
         let (number, file) = (fd.as_raw_fd(), file_of(fd.as_fd())?);
@@ -116,7 +148,7 @@ fn file_of(fd: BorrowedFd<'_>) -> Result<File, rustix::io::Errno> {
 ///
 /// The calling thread is the only one of a process that was just forked and holds [`kept`], and the descriptors' files are not
 /// used any more.
-pub unsafe fn take_from_child() {
+unsafe fn take_from_child() {
     // SAFETY: this thread holds the lock by the contract of this function, so nobody else looks at its place.
     let Some(all) = (unsafe { (*UNINHERITED.held.get()).as_deref() }) else { return };
     // SAFETY: the path is a C string.
@@ -191,19 +223,14 @@ mod tests {
 
     /// In a child, which ends at once, whether what it finds is right.
     fn in_child(is_right: impl FnOnce() -> bool) -> bool {
-        UNINHERITED.hold();
         // SAFETY: the child calls what a forked process may, and ends.
         let child = unsafe { libc::fork() };
         assert!(child >= 0);
         if child == 0 {
-            // SAFETY: this is the only thread here, it holds the lock, and the child uses none of the sockets.
-            unsafe { take_from_child() };
             let code = i32::from(!is_right());
             // SAFETY: nothing of this process is to be done any more.
             unsafe { libc::_exit(code) };
         }
-        // SAFETY: this thread held it above.
-        unsafe { UNINHERITED.release() };
         let mut status = 0;
         // SAFETY: the place can be written.
         assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);

@@ -159,6 +159,11 @@ pub enum ConnectionError {
         /// What the memory was for.
         what: &'static str,
     },
+    /// The caller's process was forked from the one that made the connection. Nothing was sent, and the connection goes on there.
+    #[error(
+        "the connection was made before fork(): only the process that made it may use it; connect again in the child, through a peer that it opened itself"
+    )]
+    Forked,
 }
 
 /// Why a posted operation failed.

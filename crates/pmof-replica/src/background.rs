@@ -13,6 +13,7 @@ use std::{
 };
 
 use parking_lot::{Condvar, Mutex};
+use pmof_mem::forks::{PerProcess, Process};
 
 #[cfg(test)]
 mod tests;
@@ -30,7 +31,12 @@ type Job = Box<dyn FnOnce() + Send>;
 /// A future that is dropped, as a task that is cancelled or a runtime that is shut down drops it, takes nothing back: the operation goes
 /// on, and its outcome is dropped. So a pool that is opened and that nobody takes is dropped without being closed, as after a crash.
 #[must_use = "nobody is told how it ends"]
-pub struct Background<T>(Arc<Mutex<Progress<T>>>);
+pub struct Background<T> {
+    progress: Arc<Mutex<Progress<T>>>,
+    process: Process,
+    /// What a child is told, where the type has a word for it.
+    forked: Option<fn() -> T>,
+}
 
 struct Progress<T> {
     outcome: Option<thread::Result<T>>,
@@ -40,7 +46,13 @@ struct Progress<T> {
 impl<T: Send + 'static> Background<T> {
     /// Does something on a thread of the library, which may block: what the library has no future for.
     pub fn run(act: impl FnOnce() -> T + Send + 'static) -> Self {
-        Self::on(&WORKERS, act)
+        static WORKERS: PerProcess<Workers> = PerProcess::new();
+        Self::on(WORKERS.get_or_make(|| Workers::new(THREADS_MAX, IDLE)), act)
+    }
+
+    /// The same; `forked` is the outcome in a child of `fork()` that awaits what its parent began.
+    pub(crate) fn run_or(forked: fn() -> T, act: impl FnOnce() -> T + Send + 'static) -> Self {
+        Self { forked: Some(forked), ..Self::run(act) }
     }
 
     fn on(workers: &'static Workers, act: impl FnOnce() -> T + Send + 'static) -> Self {
@@ -59,7 +71,7 @@ impl<T: Send + 'static> Background<T> {
                 waker.wake();
             }
         }));
-        Self(progress)
+        Self { progress, process: Process::current(), forked: None }
     }
 }
 
@@ -67,9 +79,17 @@ impl<T> Future for Background<T> {
     type Output = T;
 
     /// # Panics
-    /// Where the operation did, and after it has given the outcome.
+    /// Where the operation did, after it has given the outcome, and in a child of `fork()` that awaits what its parent [began](Self::run): futures of pools give
+    /// [`PoolError::Forked`](crate::PoolError::Forked) there.
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
-        let mut progress = self.0.lock();
+        if !self.process.is_current() {
+            return Poll::Ready(
+                self.forked
+                    .map(|outcome| outcome())
+                    .expect("it was begun before fork(): only the process that began it learns of its outcome"),
+            );
+        }
+        let mut progress = self.progress.lock();
         match progress.outcome.take() {
             Some(Ok(outcome)) => Poll::Ready(outcome),
             Some(Err(panicked)) => {
@@ -86,11 +106,10 @@ impl<T> Future for Background<T> {
 
 impl<T> fmt::Debug for Background<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Background").field("is_done", &self.0.lock().outcome.is_some()).finish()
+        let is_done = self.process.is_current().then(|| self.progress.lock().outcome.is_some());
+        f.debug_struct("Background").field("is_done", &is_done).finish_non_exhaustive()
     }
 }
-
-static WORKERS: Workers = Workers::new(THREADS_MAX, IDLE);
 
 /// Threads that do what is handed to them, in order; each ends when it has had nothing to do for a while.
 struct Workers {

@@ -721,6 +721,11 @@ pub enum PoolError {
     /// The pool was closed, by this handle or another.
     #[error("the pool is closed: open it again, and use what that returns")]
     Closed,
+    /// The caller's process was forked from the one that opened the pool. Nothing was done, and the pool is open there.
+    #[error(
+        "the pool was opened before fork(): only the process that opened it may use it; fork before you open the pool, or open it again in the child when the parent has closed it"
+    )]
+    Forked,
     /// No replica is left to read from.
     #[error("no replica is left; the last to fail was {replica}")]
     NoneLeft {

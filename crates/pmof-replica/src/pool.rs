@@ -13,6 +13,7 @@ use std::{
 use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
 use pmof_access::{Durability, Medium, Traffic};
 use pmof_control::{ConsistencyPoint, OpenFor, USER_FLAGS_BYTES};
+use pmof_mem::forks::Process;
 use pmof_pool::{Attributes, LocalSet};
 use smallvec::SmallVec;
 use uuid::Uuid;
@@ -44,6 +45,7 @@ mod equalize;
 mod events;
 mod follow;
 mod followers;
+mod forked;
 mod format;
 mod group;
 #[cfg(test)]
@@ -191,6 +193,8 @@ struct Shared {
     followers: Option<Arc<Followers>>,
     events: Arc<events::Log>,
     telling: telling::Telling,
+    /// The one that opened it: its threads and connections are there.
+    process: Process,
 }
 
 /// A pool, kept on one replica or several: on targets, or on this machine. Clones are the same pool; any number of threads use it at once.
@@ -198,6 +202,8 @@ struct Shared {
 /// [`close`](Self::close) it: of a pool that is only dropped, nobody knows whether its replicas are equal, and the next opening for writing
 /// compares them. Nor is it free at once: a target has to notice the end of the connection first, which takes milliseconds. An opening waits for
 /// that, up to a second, before it fails with [`PoolRefusal::Busy`](pmof_control::PoolRefusal::Busy). The same holds after a writer's death.
+///
+/// Only the process that opened a pool uses it: in a child of `fork()` every call fails with [`PoolError::Forked`], and dropping a handle does nothing.
 #[derive(Clone, Debug)]
 pub struct Pool(Arc<Shared>);
 
@@ -208,12 +214,6 @@ impl Drop for Shared {
         }
         self.stop_followers();
         self.events.close();
-    }
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shared").field("facts", &self.facts).field("open", &self.open).finish_non_exhaustive()
     }
 }
 
@@ -283,6 +283,7 @@ impl Open {
             follow,
             events: Arc::default(),
             telling: telling::Telling::default(),
+            process: Process::current(),
         });
         Returns::start(&shared);
         shared.start_followers();
@@ -395,6 +396,9 @@ impl Pool {
 
     /// What the headers say, of a pool set's; `None` where there are none.
     pub fn attributes(&self) -> Option<Attributes> {
+        if !self.0.process.is_current() {
+            return self.0.facts.attributes;
+        }
         *self.0.attributes.lock()
     }
 
@@ -429,10 +433,13 @@ impl Pool {
 
     /// What happens to the replicas from now on; first of all that the pool [was forced](Event::Forced), if that is so. Only of pools that were opened for writing by [`PoolOptions`] is there anything to tell.
     pub fn events(&self) -> Events {
+        if !self.0.process.is_current() {
+            return self.0.events.of_parent(self.0.process);
+        }
         let open = self.0.hold().ok();
         let epochs = open.as_ref().and_then(|open| open.epochs.as_ref());
         let forced = epochs.and_then(|epochs| epochs.roster()?.forced);
-        self.0.events.listen(forced.map(|forced| Event::Forced { forced }))
+        self.0.events.listen(self.0.process, forced.map(|forced| Event::Forced { forced }))
     }
 
     /// One caller's stream of writes. Lanes cost nothing; a thread that writes much has its own.
@@ -478,6 +485,7 @@ impl Pool {
     /// [`PoolError::OutOfBounds`], [`PoolError::Closed`], [`PoolError::NoneLeft`]; of a pool open for reading also those of
     /// [`open_read_only`](PoolOptions::open_read_only), where the members in sync have changed.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), PoolError> {
+        self.0.check_process()?;
         self.0.facts.check(offset, into.len() as u64)?;
         if let Some(follow) = &self.0.follow {
             follow.check(&self.0)?;
@@ -511,8 +519,10 @@ impl Pool {
     /// removed again from the others.
     ///
     /// # Errors
-    /// [`PoolError::Replica`], [`PoolError::Set`]: of the first replica that failed and was not told of; [`PoolError::Closed`].
+    /// [`PoolError::Replica`], [`PoolError::Set`]: of the first replica that failed and was not told of; [`PoolError::Closed`]; [`PoolError::Forked`]: the pool stays
+    /// open in the process that opened it.
     pub fn close(&self) -> Result<(), PoolError> {
+        self.0.check_process()?;
         self.0.finish_followers();
         if let Some(returns) = &self.0.returns {
             returns.stop();
@@ -528,6 +538,7 @@ impl Pool {
 impl Shared {
     /// What the pool holds; it is not closed as long as this is borrowed.
     fn open(&self) -> Result<MappedRwLockReadGuard<'_, Arc<Open>>, PoolError> {
+        self.check_process()?;
         RwLockReadGuard::try_map(self.open.read(), Option::as_ref).map_err(|_| PoolError::Closed)
     }
 

@@ -23,7 +23,7 @@ use pmof_access::{
     local_user,
 };
 use pmof_control::{DomainName, MAX_MESSAGE_BYTES, PoolFormat, TargetStatus};
-use pmof_mem::causes;
+use pmof_mem::{causes, forks::Process};
 use rustix::process::geteuid;
 use uuid::Uuid;
 
@@ -47,6 +47,7 @@ mod identity;
 mod leases;
 mod mailbox;
 mod metrics;
+mod observer;
 mod root_watch;
 mod session;
 mod takeover;
@@ -55,6 +56,7 @@ pub use authentication::Admission;
 pub use health::{PoolCounts, PoolHealth};
 pub use identity::Identity;
 pub use metrics::{RequestCounts, TargetMetrics};
+pub use observer::Observer;
 
 /// Default for the connections that a target takes.
 pub const DEFAULT_MAX_CONNECTIONS: usize = 10_000;
@@ -277,19 +279,14 @@ pub enum ServiceError {
     },
 }
 
-/// A running target. Dropping it stops it: connections end, pools are closed, acknowledged bytes stay.
+/// A running target. Dropping it stops it: connections end, pools are closed, acknowledged bytes stay. In a child of `fork()` dropping it does nothing.
 #[derive(Debug)]
 pub struct Service {
     acceptors: Vec<Arc<Acceptor>>,
     addresses: Vec<Address>,
     shared: Arc<Shared>,
     threads: Vec<JoinHandle<()>>,
-}
-
-/// Sees how a target does, from any thread; it does not keep the target running.
-#[derive(Clone, Debug)]
-pub struct Observer {
-    shared: Arc<Shared>,
+    process: Process,
 }
 
 /// Where connections come in, and the peer that they belong to.
@@ -386,8 +383,13 @@ impl Service {
             root_watch: RootWatch::default(),
             was_left_open: AtomicBool::new(false),
         });
-        let mut service =
-            Self { acceptors: acceptors.clone(), addresses, shared: Arc::clone(&shared), threads: Vec::new() };
+        let mut service = Self {
+            acceptors: acceptors.clone(),
+            addresses,
+            shared: Arc::clone(&shared),
+            threads: Vec::new(),
+            process: Process::current(),
+        };
         for index in 0..shared.workers.len() {
             let shared = Arc::clone(&shared);
             service.spawn("pmof-worker", move || shared.work(index))?;
@@ -456,15 +458,13 @@ impl Service {
     }
 }
 
-impl Observer {
-    /// Connections that there are. It waits for whoever changes them.
-    pub fn connections(&self) -> u64 {
-        self.shared.connections()
-    }
-}
-
 impl Drop for Service {
     fn drop(&mut self) {
+        if !self.process.is_current() {
+            // A child has none of its threads, and its pools are open in the parent.
+            mem::forget(Arc::clone(&self.shared));
+            return;
+        }
         self.shared.say_goodbye();
         self.shared.stop.store(true, Ordering::Release);
         self.shared.workers.iter().for_each(|worker| worker.queue.interrupt());

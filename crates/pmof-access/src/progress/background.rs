@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use pmof_mem::order;
+use pmof_mem::{forks::Process, order};
 
 use crate::{
     SetupError,
@@ -34,14 +34,15 @@ type Job = Box<dyn FnOnce() + Send>;
 /// Threads that carry out what is handed over, in order for each share, at most 16 pieces of a share at once. One thread always stays;
 /// others come as they are needed and go after ten seconds without work.
 ///
-/// Handles are cheap to clone. When the last one is dropped, what was handed over is carried out still, and that drop waits for it.
+/// Handles are cheap to clone. When the last one is dropped, what was handed over is carried out still, and that drop waits for it. In a child of
+/// `fork()` there are no threads: nothing is carried out, and nothing waits.
 #[derive(Clone)]
 pub struct Background {
     owner: Arc<Owner>,
 }
 
 /// Joins the threads when the last handle goes.
-struct Owner(Arc<Shared>);
+struct Owner(Arc<Shared>, Process);
 
 #[derive(Default)]
 struct Shared {
@@ -78,7 +79,7 @@ impl Background {
     /// Starts the first thread.
     pub fn start() -> Result<Self, SetupError> {
         let shared = Arc::<Shared>::default();
-        let owner = Arc::new(Owner(Arc::clone(&shared)));
+        let owner = Arc::new(Owner(Arc::clone(&shared), Process::current()));
         let mut state = shared.state.lock();
         state.spawn(&shared).map_err(|source| SetupError::System { call: "clone", source })?;
         drop(state);
@@ -87,6 +88,9 @@ impl Background {
 
     /// Hands work over; `share` is the device that it waits for, or any other number for what else has a share. Never waits.
     pub fn run(&self, share: u64, job: impl FnOnce() + Send + 'static) {
+        if !self.owner.1.is_current() {
+            return;
+        }
         let shared = &self.owner.0;
         let mut state = shared.state.lock();
         state.admit(share, Box::new(job));
@@ -95,6 +99,9 @@ impl Background {
 
     /// Waits until all that was handed over is carried out. Not from a piece of work, which would wait for itself.
     pub fn finish(&self) {
+        if !self.owner.1.is_current() {
+            return;
+        }
         let shared = &self.owner.0;
         let mut state = shared.state.lock();
         shared.done.wait_while(&mut state, |state| !state.shares.is_empty());
@@ -123,6 +130,9 @@ impl fmt::Debug for Background {
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        if !self.1.is_current() {
+            return;
+        }
         let mut state = self.0.state.lock();
         state.is_over = true;
         self.0.news.notify_all();

@@ -75,13 +75,13 @@ impl AppendRing {
 
     /// True while a connection appends, or may.
     pub fn is_attached(&self) -> bool {
-        self.0.lock().is_attached
+        self.0.is_here() && self.0.lock().is_attached
     }
 
     /// Records that are there and not consumed, as far as this side has looked: new ones are seen when the queue of their
     /// connection is driven.
     pub fn len(&self) -> usize {
-        self.0.lock().unconsumed.len()
+        if self.0.is_here() { self.0.lock().unconsumed.len() } else { 0 }
     }
 
     /// True if there are none.
@@ -92,6 +92,7 @@ impl AppendRing {
     /// The record that is `index` places behind the oldest one that was not consumed, copied and checked; `None` if there
     /// are not so many.
     pub fn record(&self, index: usize) -> Result<Option<RingRecord>, RingError> {
+        self.0.region.check_process()?;
         let inner = self.0.lock();
         let Some(place) = inner.unconsumed.get(index) else { return Ok(None) };
         match self.0.layout.record(place.slot, inner.through)? {
@@ -106,6 +107,7 @@ impl AppendRing {
     /// # Errors
     /// [`RingError::NotThere`] where no record that was not consumed has the number.
     pub fn consume(&self, sequence: u64) -> Result<(), RingError> {
+        self.0.region.check_process()?;
         let mut inner = self.0.lock();
         let count = inner.unconsumed.partition_point(|place| place.sequence <= sequence);
         if count == 0 || inner.unconsumed[count - 1].sequence != sequence {
@@ -238,6 +240,11 @@ impl RingState {
         inner.through = self.layout.position()?;
         inner.unconsumed = self.layout.recover()?.into_iter().map(|(place, _)| place).collect();
         Ok(())
+    }
+
+    /// Whether this is the process that opened it.
+    fn is_here(&self) -> bool {
+        self.region.check_process().is_ok()
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {

@@ -10,7 +10,7 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 use pmof_control::{ConsistencyPoint, Forced};
-use pmof_mem::causes;
+use pmof_mem::{causes, forks::Process};
 
 use crate::{ChangeError, ReplicaError, ReplicaPlace, ScrubReport};
 
@@ -171,6 +171,8 @@ pub enum Event {
         /// Why: what failed where they are kept, such as a disk without room. `None`: what was there is damaged, or gone.
         why: Option<Arc<ReplicaError>>,
     },
+    /// The caller's process was forked from the one that opened the pool: it hears of nothing else. Not an event of the pool.
+    Forked,
     /// All replicas that were in sync are lost: nothing is acknowledged any more, also when they are back, and nothing happens to the pool here. It is
     /// to be [opened again](crate::PoolError::must_reopen).
     NoneLeft,
@@ -257,6 +259,9 @@ impl fmt::Display for Event {
             Self::KeepsNoPoints { replica, why: None } => {
                 write!(f, "{replica:#} keeps its consistency points no more: what it kept of them is damaged, or gone")
             }
+            Self::Forked => {
+                f.write_str("the pool was opened before fork(): its events are told to the process that opened it")
+            }
             Self::NoneLeft => f.write_str("no replica is left that was in sync: open the pool again"),
             Self::Fenced { successor } => write!(f, "the pool was taken over by {successor}"),
         }
@@ -312,7 +317,8 @@ impl Log {
             | Event::Scrubbed { .. }
             | Event::NoneLeft
             | Event::Fenced { .. } => log::warn!("{event}"),
-            Event::CatchingUp { .. }
+            Event::Forked
+            | Event::CatchingUp { .. }
             | Event::InSync { .. }
             | Event::Verified { .. }
             | Event::Added { .. }
@@ -331,12 +337,17 @@ impl Log {
     }
 
     /// What happens from now on.
-    pub(super) fn listen(self: &Arc<Self>, first: Option<Event>) -> Events {
+    pub(super) fn listen(self: &Arc<Self>, process: Process, first: Option<Event>) -> Events {
         let next = {
             let kept = self.kept.lock();
             kept.first + kept.events.len() as u64
         };
-        Events { log: Arc::clone(self), first, next }
+        Events { log: Arc::clone(self), first, next, process, has_told_fork: false }
+    }
+
+    /// In a child, whose pool this is not.
+    pub(super) fn of_parent(self: &Arc<Self>, process: Process) -> Events {
+        Events { log: Arc::clone(self), first: None, next: 0, process, has_told_fork: false }
     }
 
     /// What happened last, and how long ago.
@@ -359,11 +370,18 @@ pub struct Events {
     log: Arc<Log>,
     first: Option<Event>,
     next: u64,
+    process: Process,
+    has_told_fork: bool,
 }
 
 impl Events {
     /// The next event, for which this waits for up to `limit`. `None`: there was none, or the pool was closed.
+    ///
+    /// In a child of `fork()` the only event is [`Event::Forked`], and nothing waits.
     pub fn next_for(&mut self, limit: Duration) -> Option<Event> {
+        if !self.process.is_current() {
+            return (!std::mem::replace(&mut self.has_told_fork, true)).then_some(Event::Forked);
+        }
         if let Some(first) = self.first.take() {
             return Some(first);
         }

@@ -106,11 +106,12 @@ impl Pending {
     ///
     /// # Errors
     /// [`PoolError::Persist`] names the replicas that failed and holds the receipt of the others, which keep the data and
-    /// go on being written. [`PoolError::ReadOnly`], [`PoolError::Closed`].
+    /// go on being written. [`PoolError::ReadOnly`], [`PoolError::Closed`], [`PoolError::Forked`].
     ///
     /// # Panics
     /// After [`poll`](Self::poll), or the future, has given the outcome.
     pub fn wait(mut self) -> Result<Receipt, PoolError> {
+        self.check_process()?;
         match std::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Posted(open, flushing) => self.finish(&open, flushing),
             Stage::Failed(error) => Err(error),
@@ -124,6 +125,9 @@ impl Pending {
     /// # Panics
     /// After it has given the outcome.
     pub fn poll(&mut self) -> Option<Result<Receipt, PoolError>> {
+        if let Err(error) = self.check_process() {
+            return Some(Err(error));
+        }
         match std::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Posted(open, mut flushing) => {
                 let is_done = if let Some(patience) = &mut self.patience {
@@ -148,6 +152,15 @@ impl Pending {
             }
             Stage::Done => panic!("the outcome of a flush was taken already"),
         }
+    }
+
+    /// A flush that was posted before a fork is the parent's. Here it is forgotten, without dropping what it holds.
+    fn check_process(&mut self) -> Result<(), PoolError> {
+        let checked = self.pool.0.check_process();
+        if checked.is_err() {
+            std::mem::forget(std::mem::replace(&mut self.stage, Stage::Failed(PoolError::Forked)));
+        }
+        checked
     }
 
     fn finish(&self, open: &Open, flushing: Flushings) -> Result<Receipt, PoolError> {
@@ -211,6 +224,9 @@ impl Future for Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
+        if self.check_process().is_err() {
+            return;
+        }
         if let Stage::Posted(open, flushing) = &mut self.stage {
             open.abandon(std::mem::take(flushing));
         }

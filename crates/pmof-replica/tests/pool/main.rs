@@ -11,6 +11,7 @@ mod dropped;
 mod epochs;
 mod failures;
 mod forced;
+mod forks;
 mod handles;
 mod here;
 mod intent;

@@ -156,10 +156,12 @@ impl Pool {
 impl Shared {
     /// Waits for room for a write, where those who write wait for an asynchronous member. Nothing of the pool is held meanwhile.
     pub(in crate::pool) fn wait_for_room(&self, len_bytes: u64) -> Rooms {
-        self.followers.as_ref().map(|followers| followers.wait_for_room(len_bytes)).unwrap_or_default()
+        let followers = self.followers.as_ref().filter(|_| self.process.is_current());
+        followers.map(|followers| followers.wait_for_room(len_bytes)).unwrap_or_default()
     }
 
     pub(in crate::pool) fn make_point(&self, name: &str) -> Result<Receipt, PoolError> {
+        self.check_process()?;
         let followers = self.followers.as_deref();
         let _pointing = followers.map(|followers| followers.pointing.lock());
         let list = followers.map(|followers| followers.list.read().clone()).unwrap_or_default();
