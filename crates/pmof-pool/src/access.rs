@@ -4,7 +4,7 @@ use std::{error::Error, fmt, ops::Range, sync::Arc};
 
 use pmof_mem::Memory;
 
-use crate::{Attributes, DIGEST_BLOCK_LEN_BYTES, Digest, RemoteSpec};
+use crate::{Attributes, DIGEST_BLOCK_LEN_BYTES, Digest, RemoteSpec, ShutdownState};
 
 mod local;
 mod no_remotes;
@@ -103,6 +103,11 @@ pub trait ReplicaAccess {
     /// The memory of a local replica.
     fn memory(&self) -> Option<Arc<Memory>> {
         None
+    }
+
+    /// The shutdown states in the headers of a local replica as they are now.
+    fn shutdown_states(&self) -> Vec<ShutdownState> {
+        Vec::new()
     }
 
     /// Records that the replica was closed, and releases it.

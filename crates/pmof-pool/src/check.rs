@@ -56,6 +56,9 @@ pub struct CheckedReplica {
     pub unused_bytes: u64,
     /// Bytes that differ in the runtime state of a program, which replicas do not share.
     pub runtime_bytes: u64,
+    /// How many headers of a local replica have a shutdown state with a wrong checksum: it was being written when its program died, or it is
+    /// damaged. The next opening writes it anew; nothing of the contents depends on it.
+    pub torn_shutdown_states: u64,
 }
 
 /// Bytes in which a replica differs from the first sound one.
@@ -210,6 +213,7 @@ impl Look {
             checked.problems.extend(misfits(&headers, index).iter().map(ToString::to_string));
         }
         self.take_empty_ones();
+        self.count_shutdown_states();
         let (mut compared_with, mut kind, mut compared_bytes) = (None, None, 0);
         let mut opinions = Opinions::default();
         while let Some(first) = self.found.iter().position(|found| matches!(found, Found::Whole(_))) {
@@ -223,8 +227,14 @@ impl Look {
                 Err(error) => {
                     for checked in &mut self.checked {
                         let (unchecked, problems) = (checked.unchecked.take(), std::mem::take(&mut checked.problems));
-                        let is_empty = checked.is_empty;
-                        *checked = CheckedReplica { unchecked, problems, is_empty, ..CheckedReplica::default() };
+                        let (is_empty, torn_shutdown_states) = (checked.is_empty, checked.torn_shutdown_states);
+                        *checked = CheckedReplica {
+                            unchecked,
+                            problems,
+                            is_empty,
+                            torn_shutdown_states,
+                            ..CheckedReplica::default()
+                        };
                     }
                     self.give_up(error)?;
                 }
@@ -261,6 +271,15 @@ impl Look {
                     Found::Empty(replica) if !holds_something => Found::Whole(replica),
                     other => other,
                 };
+            }
+        }
+    }
+
+    fn count_shutdown_states(&mut self) {
+        for (found, checked) in self.found.iter().zip(&mut self.checked) {
+            if let Found::Whole(replica) | Found::Empty(replica) = found {
+                let states = replica.shutdown_states();
+                checked.torn_shutdown_states = states.iter().filter(|state| !state.is_intact()).count() as u64;
             }
         }
     }

@@ -1,8 +1,10 @@
 //! What of an obj pool's heap is in use: libpmemobj keeps what it likes in space that is not, in the first replica only.
 //!
 //! The heap is made of zones, each of a header of 64 bytes, 65528 chunk headers of 8 bytes, and as many chunks of 256 KiB.
-//! A chunk header has a type (2 bytes), flags (2) and a count of chunks (4) that it covers; those that follow in that
-//! count are not kept up to date. A run is chunks that are cut into blocks of one length, with a bit for each in use.
+//! A chunk header has a type (2 bytes), flags (2) and a count of chunks (4) that it covers. A run is chunks that are cut into blocks of
+//! one length, with a bit for each in use; the headers of its second and later chunks have the type of a run's data and the distance to
+//! its first chunk, by which libpmemobj finds the run of an object. The headers of other chunks behind the first are not kept up to date:
+//! libpmemobj writes the last one anew when it first looks at the zone.
 
 use std::ops::{Range, RangeInclusive};
 
@@ -28,6 +30,7 @@ const FLAGS: u16 = 15;
 const TYPE_FREE: u16 = 2;
 const TYPE_USED: u16 = 3;
 const TYPE_RUN: u16 = 4;
+const TYPE_RUN_DATA: u16 = 5;
 const FLAG_COMPACT_OBJECT_HEADER: u16 = 1;
 const FLAG_NO_OBJECT_HEADER: u16 = 2;
 const FLAG_ALIGNED: u16 = 4;
@@ -67,8 +70,8 @@ pub(crate) fn unused(medium: &impl Medium, len_bytes: u64) -> Result<Vec<Range<u
     Ok(ranges)
 }
 
-/// What is wrong with the zones, if anything, as `pmemobj_open` of PMDK 1.12 looks for it: each begins with a mark, or with zero where
-/// nothing was ever allocated, and its chunks fill it. `read` copies bytes out.
+/// What is wrong with the zones, if anything: each begins with a mark, or with zero where nothing was ever allocated, and its chunks fill it,
+/// as `pmemobj_open` of PMDK 1.12 looks for it; and the chunks of a run lead to its first one, which that does not look for. `read` copies bytes out.
 pub(crate) fn zones_defect<E>(
     heap_len_bytes: u64,
     root_offset: u64,
@@ -105,7 +108,10 @@ pub(crate) fn zones_defect<E>(
 
 fn chunks_defect(headers: &[u8]) -> Option<&'static str> {
     let mut chunks = Chunks::of(headers);
-    if chunks.by_ref().any(|chunk| !KINDS.contains(&chunk.kind) || chunk.flags & !FLAGS != 0) {
+    let is_damaged = |chunk: Chunk| {
+        !KINDS.contains(&chunk.kind) || chunk.flags & !FLAGS != 0 || !chunk.has_its_data_headers(headers)
+    };
+    if chunks.by_ref().any(is_damaged) {
         return Some("the head of a chunk of its heap is damaged");
     }
     (!chunks.is_at_end()).then_some("the chunks of a zone of its heap do not fill it")
@@ -185,6 +191,17 @@ impl Chunk {
     fn place(&self, zone: u64) -> Range<u64> {
         let start = zone + ZONE_META_LEN_BYTES + self.index * CHUNK_LEN_BYTES;
         start..start + self.count * CHUNK_LEN_BYTES
+    }
+
+    /// Whether the headers of a run's second and later chunks lead to its first; of other chunks they say nothing. `headers`: the zone's.
+    fn has_its_data_headers(&self, headers: &[u8]) -> bool {
+        let leads = |distance: u64| {
+            let at = ((self.index + distance) * CHUNK_HEADER_LEN_BYTES) as usize;
+            headers.get(at..).and_then(<[u8]>::first_chunk).is_some_and(|header: &[u8; 8]| {
+                u16::from_le_bytes([header[0], header[1]]) == TYPE_RUN_DATA && u64::from(u32_at(*header, 4)) == distance
+            })
+        };
+        self.kind != TYPE_RUN || (1..self.count).all(leads)
     }
 
     /// The first place of it in a range where its contents cannot be what the header says.
@@ -277,7 +294,9 @@ fn of_zone(medium: &impl Medium, zone: u64, count: u64, found: &mut Found) -> Re
     let mut headers = vec![0; (count * CHUNK_HEADER_LEN_BYTES) as usize];
     medium.read(header(0), &mut headers)?;
     for Chunk { index, count, kind, flags } in Chunks::of(&headers) {
-        found.add(header(index + 1)..header(index + count));
+        if kind != TYPE_RUN {
+            found.add(header(index + 1)..header(index + count));
+        }
         let start = zone + ZONE_META_LEN_BYTES + index * CHUNK_LEN_BYTES;
         match kind {
             TYPE_FREE => found.add(start..start + count * CHUNK_LEN_BYTES),

@@ -84,6 +84,8 @@ struct CheckedJson {
     unused_differing_bytes: u64,
     /// Bytes that differ in what a running program keeps for itself.
     runtime_differing_bytes: u64,
+    /// Headers whose shutdown state has a wrong checksum.
+    torn_shutdown_states: u64,
 }
 
 #[derive(Debug, Serialize)]
@@ -256,6 +258,7 @@ fn check_json(path: &Path, set: &PoolSet, report: &CheckReport) -> CheckJson {
         unused_mismatch_count: replica.unused_count,
         unused_differing_bytes: replica.unused_bytes,
         runtime_differing_bytes: replica.runtime_bytes,
+        torn_shutdown_states: replica.torn_shutdown_states,
     });
     let majority = report.majority.as_ref().map(|majority| MajorityJson {
         replicas: majority.replicas.clone(),
@@ -338,6 +341,13 @@ fn check_text(path: &Path, set: &PoolSet, report: &CheckReport) -> String {
             line(format!(
                 "replica {index}: {} in the runtime state of a program, which replicas do not share",
                 differing(replica.runtime_bytes)
+            ));
+        }
+        if replica.torn_shutdown_states > 0 {
+            line(format!(
+                "replica {index}: the shutdown state of {} has a wrong checksum: it was being written when its program died, or is damaged; the \
+                 contents do not depend on it, and the next opening writes it anew",
+                counted(replica.torn_shutdown_states, "header")
             ));
         }
     }

@@ -5,7 +5,7 @@ use std::{ops::Range, sync::Arc};
 use pmof_mem::{Medium as _, Memory};
 
 use super::{AccessError, Contents, PendingDigests, ReplicaAccess};
-use crate::{Attributes, LocalReplica, data_ranges, digests_of, replica::NewParts};
+use crate::{Attributes, LocalReplica, ShutdownState, data_ranges, digests_of, replica::NewParts};
 
 /// Parts that are being created and have no headers yet.
 impl ReplicaAccess for NewParts {
@@ -88,6 +88,10 @@ impl ReplicaAccess for LocalReplica {
 
     fn memory(&self) -> Option<Arc<Memory>> {
         Some(self.memory())
+    }
+
+    fn shutdown_states(&self) -> Vec<ShutdownState> {
+        (0..).map_while(|index| self.header(index)).map(|header| header.shutdown_state).collect()
     }
 
     fn close(self: Box<Self>) -> Result<(), AccessError> {

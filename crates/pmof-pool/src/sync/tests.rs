@@ -158,6 +158,22 @@ fn a_flipped_byte_is_found_where_it_is_and_made_good() {
     }
 }
 
+/// A shutdown state has a checksum of its own: each of its bytes counts, and none of them is a reason to copy anything.
+#[test]
+fn each_byte_of_a_shutdown_state_counts() {
+    let (directory, set) = filled(SetOptions::default(), &[0, 1]);
+    let torn = |set| checked(set).replicas.iter().map(|replica| replica.torn_shutdown_states).collect::<Vec<_>>();
+    assert_eq!(torn(&set), [0, 0]);
+    for byte in 4024..4088 {
+        poke(&directory.path().join("r1p0"), byte);
+        let report = checked(&set);
+        assert!(report.is_sound() && report.replicas[1].torn_shutdown_states == 1, "{byte}: {report:?}");
+        poke(&directory.path().join("r1p0"), byte);
+    }
+    poke(&directory.path().join("r0p1"), 4030);
+    assert_eq!(torn(&set), [1, 0]);
+}
+
 #[test]
 fn whatever_is_broken_is_restored_from_the_first_sound_replica() {
     type Break = fn(&Path);

@@ -33,6 +33,7 @@ macro_rules! need_pmdk {
 }
 
 mod extremes;
+mod in_use;
 mod spelling;
 
 const SOURCES: &str = env!("CARGO_MANIFEST_DIR");

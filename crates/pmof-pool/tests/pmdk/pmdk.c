@@ -9,6 +9,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/time.h>
 
 #define COUNT 512
 
@@ -123,6 +125,120 @@ static int aligned(const char *path)
 			memset(pmemobj_direct(reserved), 0xee, len);
 			pmemobj_cancel(pool, &action, 1);
 		}
+	}
+	pmemobj_close(pool);
+	return 0;
+}
+
+/* Objects of each header in runs of one chunk and of several, aligned and not, of the built-in classes, and of whole chunks. */
+#define KINDS 28
+#define EACH 3
+#define CUSTOM 14
+
+struct kinds {
+	PMEMoid objects[KINDS][EACH];
+};
+
+static int custom_classes(PMEMobjpool *pool, struct pobj_alloc_class_desc *classes)
+{
+	static const enum pobj_header_type headers[] = {POBJ_HEADER_NONE, POBJ_HEADER_COMPACT, POBJ_HEADER_LEGACY};
+	/* Length, alignment, count: runs of one chunk; of two or more; with more blocks than a fixed bitmap has bits. */
+	static const size_t shapes[][3] = {{2048, 0, 60}, {4096, 4096, 40}, {163840, 0, 4}, {229376, 64, 4}};
+	int count = 0;
+	for (int header = 0; header < 3; header++) {
+		for (int shape = 0; shape < 4; shape++) {
+			classes[count++] = (struct pobj_alloc_class_desc){
+				.unit_size = shapes[shape][0], .alignment = shapes[shape][1],
+				.units_per_block = shapes[shape][2], .header_type = headers[header],
+			};
+		}
+	}
+	classes[count++] = (struct pobj_alloc_class_desc){.unit_size = 64, .units_per_block = 9000, .header_type = POBJ_HEADER_NONE};
+	classes[count++] = (struct pobj_alloc_class_desc){.unit_size = 72, .units_per_block = 500, .header_type = POBJ_HEADER_LEGACY};
+	for (int at = 0; at < count; at++) {
+		if (pmemobj_ctl_set(pool, "heap.alloc_class.new.desc", &classes[at]) != 0)
+			return failed("heap.alloc_class.new.desc", pmemobj_errormsg());
+	}
+	return 0;
+}
+
+static int make_kind(PMEMobjpool *pool, struct kinds *kinds, const struct pobj_alloc_class_desc *classes, int kind)
+{
+	static const size_t lengths[KINDS - CUSTOM] = {
+		1, 100, 200, 500, 1000, 3000, 9000, 20000, 40000, 70000, 80000, 90000, 100000, 2800000,
+	};
+	for (int at = 0; at < EACH; at++) {
+		uint64_t flags = 0;
+		size_t len = kind < CUSTOM ? classes[kind].unit_size : lengths[kind - CUSTOM];
+		if (kind < CUSTOM) {
+			flags = POBJ_CLASS_ID(classes[kind].class_id);
+			len -= classes[kind].header_type == POBJ_HEADER_NONE ? 0
+				: classes[kind].header_type == POBJ_HEADER_COMPACT ? 16 : 64;
+		}
+		if (pmemobj_xalloc(pool, &kinds->objects[kind][at], len, kind + 1, flags, NULL, NULL) != 0)
+			return failed("pmemobj_xalloc", pmemobj_errormsg());
+	}
+	return 0;
+}
+
+/* `number`: which kind is made; all of them, and some are freed again, where it is none. */
+static int make_kinds(const char *path, const char *number)
+{
+	PMEMobjpool *pool = *number == 0 ? pmemobj_create(path, "kinds", 0, 0600) : pmemobj_open(path, "kinds");
+	if (pool == NULL)
+		return failed("the pool", pmemobj_errormsg());
+	struct kinds *kinds = pmemobj_direct(pmemobj_root(pool, sizeof(struct kinds)));
+	struct pobj_alloc_class_desc classes[CUSTOM];
+	int first = atoi(number), last = *number == 0 ? KINDS - 1 : first;
+	if (custom_classes(pool, classes) != 0)
+		return 1;
+	for (int kind = first; kind <= last; kind++) {
+		if (make_kind(pool, kinds, classes, kind) != 0)
+			return 1;
+		if (*number == 0)
+			pmemobj_free(&kinds->objects[kind][1]);
+	}
+	pmemobj_close(pool);
+	return 0;
+}
+
+/* Looks at all objects, frees some, makes others, and says where they are. */
+static int walk_kinds(const char *path)
+{
+	/* Damage makes it go round for ever, or die. */
+	setitimer(ITIMER_PROF, &(struct itimerval){.it_value.tv_usec = 500000}, NULL);
+	setrlimit(RLIMIT_CORE, &(struct rlimit){0});
+	PMEMobjpool *pool = pmemobj_open(path, "kinds");
+	if (pool == NULL)
+		return failed("pmemobj_open", pmemobj_errormsg());
+	struct kinds *kinds = pmemobj_direct(pmemobj_root(pool, sizeof(struct kinds)));
+	struct pobj_alloc_class_desc classes[CUSTOM];
+	if (custom_classes(pool, classes) != 0)
+		return 1;
+	PMEMoid oid;
+	POBJ_FOREACH(pool, oid)
+		printf("%lx is of %ld\n", oid.off, (long)pmemobj_type_num(oid));
+	for (int kind = 0; kind < KINDS; kind++) {
+		for (int at = 0; at < EACH; at++) {
+			PMEMoid *object = &kinds->objects[kind][at];
+			if (OID_IS_NULL(*object))
+				continue;
+			printf("%d.%d: %lx, %zu\n", kind, at, object->off, pmemobj_alloc_usable_size(*object));
+			if (at % 2 == 0)
+				pmemobj_free(object);
+		}
+	}
+	fflush(stdout);
+	for (int kind = 0; kind < KINDS; kind++) {
+		struct kinds *again = kinds;
+		if (make_kind(pool, again, classes, kind) != 0)
+			return 1;
+		for (int at = 0; at < EACH; at++)
+			printf("%d.%d: now %lx\n", kind, at, kinds->objects[kind][at].off);
+	}
+	for (int kind = KINDS - 1; kind >= 0; kind--) {
+		for (int at = 0; at < EACH; at++)
+			pmemobj_free(&kinds->objects[kind][at]);
 	}
 	pmemobj_close(pool);
 	return 0;
@@ -264,6 +380,10 @@ int main(int argc, char **argv)
 		return open_only(command, path);
 	if (strcmp(command, "obj-aligned") == 0)
 		return aligned(path);
+	if (strcmp(command, "kinds-make") == 0)
+		return make_kinds(path, other);
+	if (strcmp(command, "kinds-walk") == 0)
+		return walk_kinds(path);
 	if (strncmp(command, "obj-", 4) == 0)
 		return obj(command, path, other);
 	if (strncmp(command, "log-", 4) == 0)
