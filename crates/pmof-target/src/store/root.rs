@@ -264,17 +264,43 @@ impl WorkingFile {
         let root = Arc::clone(&self.root);
         let directory = &root.directory;
         let from = self.entry.as_deref().unwrap_or_default();
-        match rustix::fs::renameat_with(directory, from, directory, name.as_str(), RenameFlags::NOREPLACE) {
+        match name_new(directory, from, name.as_str()) {
             Ok(()) => self.entry = Some(name.as_str().to_owned()),
-            Err(Errno::EXIST) => {
+            Err((_, Errno::EXIST)) => {
                 return Err(StoreError::AlreadyExists { name: name.clone(), root: root.path.clone() });
             }
-            Err(errno) => return Err(root.io("renameat2", name.as_str(), errno)),
+            Err((call, errno)) => return Err(root.io(call, name.as_str(), errno)),
         }
         root.sync()?;
         self.entry = None;
         Ok(())
     }
+}
+
+/// Gives the file `from` of a directory a name that nothing has. NFS, FUSE, gluster and older ZFS know no rename that fails where something has the
+/// name: there it gets a second name, and loses the first; file systems without links take an empty file in the name's place first. A crash in between
+/// leaves a working file, or the empty one, which is no pool.
+fn name_new(directory: &OwnedFd, from: &str, name: &str) -> Result<(), (&'static str, Errno)> {
+    match rustix::fs::renameat_with(directory, from, directory, name, RenameFlags::NOREPLACE) {
+        Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {}
+        renamed => return renamed.map_err(|errno| ("renameat2", errno)),
+    }
+    match rustix::fs::linkat(directory, from, directory, name, AtFlags::empty()) {
+        Ok(()) => {
+            // What stays is removed when the store is opened next.
+            let _ = rustix::fs::unlinkat(directory, from, AtFlags::empty());
+            return Ok(());
+        }
+        Err(Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS | Errno::MLINK | Errno::INVAL) => {}
+        Err(errno) => return Err(("linkat", errno)),
+    }
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    rustix::fs::openat(directory, name, flags, Mode::RUSR | Mode::WUSR).map_err(|errno| ("open", errno))?;
+    rustix::fs::renameat(directory, from, directory, name).map_err(|errno| {
+        // The failure to rename is the one to report.
+        let _ = rustix::fs::unlinkat(directory, name, AtFlags::empty());
+        ("rename", errno)
+    })
 }
 
 impl WorkingFile {

@@ -19,6 +19,7 @@ use super::*;
 mod devices;
 mod handover;
 mod intent;
+mod naming;
 mod processes;
 mod rosters;
 mod states;
