@@ -17,6 +17,7 @@ use crate::{
     dirty_pages::Storing,
     file::{NO_PATH, Opened, create_whole, inspect, io_error, map_error, open_existing, seal_memory, unnamed_memory},
     flush::{Flush, Flushed, promise_of},
+    handout::Handed,
     judge::{Judgement, judge_devdax, judge_file},
     mapping::{Addresses, Mapping, STREAM_MIN_BYTES},
     part_flush::PartFlush,
@@ -50,6 +51,7 @@ pub struct Memory {
     flush: Flush,
     /// Short stores to clean pages use pwrite(2).
     uses_pwrite: bool,
+    handed: Handed,
 }
 
 /// Addresses that stay mapped behind the drop of their [`Memory`]: [`Memory::hold_addresses`].
@@ -145,6 +147,10 @@ impl Memory {
     /// [several files](Self::concatenate).
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
+    }
+
+    pub(crate) fn handed(&self) -> &Handed {
+        &self.handed
     }
 
     /// Where the memory begins in its file, in bytes: 0 unless it was [borrowed](Self::borrow) or is a
@@ -282,7 +288,17 @@ impl Memory {
         // Whoever owns borrowed memory stores to it unseen. And pwrite(2) beyond a limit of file sizes kills the process, within the file too.
         let has_limit = || getrlimit(Resource::Fsize).current.is_some();
         let uses_pwrite = is_cached && !mapping.is_borrowed() && !has_limit();
-        Self { mapping, path, file, file_offset: 0, judgement, declaration, flush, uses_pwrite }
+        Self {
+            mapping,
+            path,
+            file,
+            file_offset: 0,
+            judgement,
+            declaration,
+            flush,
+            uses_pwrite,
+            handed: Handed::default(),
+        }
     }
 
     /// The same memory, which is a part of its file.

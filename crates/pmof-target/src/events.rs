@@ -291,6 +291,15 @@ pub(crate) fn not_taken_over(client: &Client, pool: &str, from: &str, reason: &d
     log::warn!(target: POOL, event = "fence_failed", connection, peer, pool, from, reason:%; "pool {pool} was not taken over from {from}: {reason}");
 }
 
+/// A pool moved away from the file that processes of a former target still have mapped.
+pub(crate) fn orphan_left(pool: &str, holder: &str) {
+    log::warn!(target: POOL, event = "writer_left_behind", pool, holder; "pool {pool} lies in another file from now on: {holder} still has the old one mapped for writing, which a target gave it that is gone");
+}
+
+pub(crate) fn orphan_not_left(pool: &str, holder: &str, reason: &dyn fmt::Display) {
+    log::error!(target: POOL, event = "writer_not_left_behind", pool, holder, reason:%; "pool {pool} cannot be opened for writing while {holder} has its file mapped, and cannot move to another file: {reason}; end that process");
+}
+
 /// A request or a connection could not be carried out for a reason that only the log is told.
 pub(crate) fn failed(event: &'static str, pool: &str, reason: &dyn fmt::Display) {
     log::error!(target: POOL, event, pool, reason:%; "{pool}: {reason}");

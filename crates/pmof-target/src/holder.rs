@@ -1,7 +1,7 @@
 //! Who holds the lock of a file, for people.
 
 use std::{
-    fs,
+    fs, io,
     os::{fd::AsFd, unix::fs::MetadataExt as _},
     path::Path,
 };
@@ -23,13 +23,56 @@ pub(crate) fn holder_of_file(file: impl AsFd) -> String {
     stat.and_then(|stat| find(stat.st_dev, stat.st_ino)).unwrap_or_else(|| SOMEBODY.to_owned())
 }
 
+/// The processes, other than this one, that have the file mapped for writing, as far as it is known: where the kernel shows what they map, and the
+/// file system gives files the numbers there that it gives them elsewhere.
+pub(crate) fn processes_that_map(file: impl AsFd) -> String {
+    let found = rustix::fs::fstat(file).map_or_else(|_| Vec::new(), |stat| mapping(stat.st_dev, stat.st_ino));
+    describe_all(&found).unwrap_or_else(|| SOMEBODY.to_owned())
+}
+
+/// The first few of them; `None` where there are none.
+fn describe_all(processes: &[u32]) -> Option<String> {
+    const NAMED_MAX: usize = 3;
+    let named: Vec<_> = processes.iter().take(NAMED_MAX).map(|process| describe(*process)).collect();
+    match (named.is_empty(), processes.len().saturating_sub(NAMED_MAX)) {
+        (true, _) => None,
+        (false, 0) => Some(named.join(", ")),
+        (false, more) => Some(format!("{} and {more} more", named.join(", "))),
+    }
+}
+
+fn mapping(device: u64, inode: u64) -> Vec<u32> {
+    let file = format!("{:02x}:{:02x} {inode}", major(device), minor(device));
+    let Ok(processes) = fs::read_dir("/proc") else { return Vec::new() };
+    let number = |entry: io::Result<fs::DirEntry>| entry.ok()?.file_name().to_str()?.parse::<u32>().ok();
+    let maps = |process: &u32| fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
+    let is_other = |process: &u32| *process != std::process::id();
+    processes.filter_map(number).filter(is_other).filter(|process| maps_for_writing(&maps(process), &file)).collect()
+}
+
+/// Whether a line of `/proc/PID/maps` (proc_pid_maps(5)) is a shared, writable mapping of `file`: `MAJOR:MINOR INODE`.
+fn maps_for_writing(maps: &str, file: &str) -> bool {
+    maps.lines().any(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        match words[..] {
+            [_, access, _, device, inode, ..] => {
+                access.contains('w') && access.ends_with('s') && file.split(' ').eq([device, inode])
+            }
+            _ => false,
+        }
+    })
+}
+
 /// How often the locks are read: the kernel gives them in pieces, and leaves some out where others change meanwhile.
 const READS: usize = 4;
 
 fn find(device: u64, inode: u64) -> Option<String> {
     let file = format!("{:02x}:{:02x}:{inode}", major(device), minor(device));
     let process = (0..READS).find_map(|_| process_of(&fs::read_to_string("/proc/locks").ok()?, &file))?;
-    Some(describe(process))
+    // One that has ended is still named where others, to which it handed the file on, have it mapped.
+    let is_there = Path::new("/proc").join(process.to_string()).exists();
+    let heirs = if is_there { None } else { describe_all(&mapping(device, inode)) };
+    Some(heirs.unwrap_or_else(|| describe(process)))
 }
 
 /// The process that has the exclusive lock of `file`, as `/proc/locks` (proc(5)) names it: `MAJOR:MINOR:INODE`.
@@ -73,6 +116,15 @@ mod tests {
         let holder = holder_of(file.path());
         assert_eq!(holder, holder_of_file(&file));
         assert!(holder.contains(&format!("process {}", std::process::id())), "{holder}");
+    }
+
+    #[test]
+    fn shared_writable_mappings_are_found() {
+        let maps = "7f00-7f01 rw-s 00000000 fe:00 12   /a\n7f02-7f03 rw-p 00000000 fe:00 13   /b\n\
+                    7f04-7f05 r--s 00000000 fe:00 14   /c\n7f06-7f07 rw-p 00000000 00:00 0 \n";
+        let is_mapped = |file| maps_for_writing(maps, file);
+        assert!(is_mapped("fe:00 12"));
+        assert!(!is_mapped("fe:00 13") && !is_mapped("fe:00 14") && !is_mapped("fe:01 12") && !is_mapped("fe:00 1"));
     }
 
     #[test]

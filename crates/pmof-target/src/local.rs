@@ -58,11 +58,11 @@ impl LocalTarget {
                 self.hold(|| requests::create(&self.pools, &name, (&new, publish_on_close), holder()))
             }
             Request::Open { name, access, require } => {
-                self.hold(|| requests::open(&self.pools, &name, (access, require), holder()))
+                self.hold(|| requests::open(&self.pools, &name, (access, require), holder(), &|| ()))
             }
             // Another process is not ended by a request; what this one had open is closed with its memory.
             Request::TakeOver { name, require, .. } => {
-                self.hold(|| requests::open(&self.pools, &name, (OpenFor::Write, require), holder()))
+                self.hold(|| requests::open(&self.pools, &name, (OpenFor::Write, require), holder(), &|| ()))
             }
             Request::Close { in_order } => {
                 if let Some(pool) = self.open.lock().take().filter(|_| in_order) {
@@ -205,6 +205,26 @@ mod tests {
         here.answer(Request::Create { name: name(), new: new(), publish_on_close: true });
         assert_eq!(here.answer(Request::Close { in_order: true }), Reply::Closed);
         assert!(matches!(local(directory.path()).answer(Request::Info { name: name() }), Reply::Info(_)));
+    }
+
+    /// Another process may have removed the pool, or put an older copy in its place.
+    #[test]
+    fn a_pool_that_has_lost_its_name_is_not_closed_in_order() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("orders");
+        let here = local(directory.path());
+        here.answer(Request::Create { name: name(), new: new(), publish_on_close: false });
+        std::fs::rename(&path, directory.path().join("away")).unwrap();
+        let closed = here.answer(Request::Close { in_order: true });
+        let replaced = StoreError::Replaced { name: name() };
+        assert_eq!(closed, Reply::Refused { code: replaced.code(), text: replaced.to_string() });
+        let state = |path| {
+            let bytes: Vec<u8> = std::fs::read(path).unwrap();
+            let header = pmof_control::Header::decode(&bytes[..pmof_control::HEADER_BYTES]).unwrap();
+            let page = &bytes[pmof_control::STATE_OFFSET as usize..][..pmof_control::STATE_BYTES];
+            pmof_control::PoolState::read(header.format, header.replica_count, page).unwrap().0
+        };
+        assert!(state(directory.path().join("away")).is_open, "nor does the file say so");
     }
 
     #[test]

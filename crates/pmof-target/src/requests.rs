@@ -28,8 +28,9 @@ pub(crate) fn open(
     name: &PoolName,
     (access, require): (OpenFor, Durability),
     holder: String,
+    end_readers: &dyn Fn(),
 ) -> Result<OpenPool, StoreError> {
-    let pool = pools.open_pool(name, access, holder)?;
+    let pool = pools.open_pool_before(name, access, holder, end_readers)?;
     pool.require(require)?;
     Ok(pool)
 }

@@ -18,7 +18,7 @@ use pmof_control::{
     DATA_OFFSET, Epoch, HEADER_BYTES, Header, HeaderError, MAX_SIZE_BYTES, NewPool, OpenFor, PoolFormat, PoolInfo,
     PoolName, PoolState, REPLICAS_MAX, STATE_BYTES, STATE_OFFSET, file_len_bytes,
 };
-use pmof_mem::{Declaration, Durability, Medium, MemError, Memory};
+use pmof_mem::{Declaration, Durability, HandOut, Medium, MemError, Memory};
 use uuid::Uuid;
 
 use crate::holder::holder_of_file;
@@ -30,6 +30,7 @@ mod device;
 mod error;
 mod handover;
 mod intent;
+mod mapped;
 mod root;
 mod roster;
 mod survey;
@@ -189,6 +190,7 @@ impl PoolStore {
             .map_err(|error| self.creation_error(name, new.size_bytes, error))?
             .named(self.root.path().join(name.as_str()));
         check_level(name, &memory, new.require)?;
+        memory.hand_out(HandOut::Marked);
         self.lock(name, self.file_of(name, &memory)?)?;
         let (header, state) = (new_header(new), PoolState::new(new.epoch, new.replica_count));
         self.write_head(name, &memory, &header, &state)?;
@@ -230,11 +232,27 @@ impl PoolStore {
     /// Opens a pool. `holder` is named to whoever finds the pool busy.
     ///
     /// What a writer left that did not close it is made durable first, so that no byte is shown that a loss of power would take
-    /// back. Pools of format 1 can be read only.
+    /// back. Pools of format 1 can be read only. Where a process still has the file mapped for writing that a target gave it which is gone by
+    /// now, the pool moves to another file, and a device is refused (`NotFenceable`).
     pub fn open_pool(&self, name: &PoolName, access: OpenFor, holder: String) -> Result<OpenPool, StoreError> {
+        self.open_pool_before(name, access, holder, &|| ())
+    }
+
+    /// The same; `end_readers` runs before a file is cut that its readers may have mapped.
+    pub(crate) fn open_pool_before(
+        &self,
+        name: &PoolName,
+        access: OpenFor,
+        holder: String,
+        end_readers: &dyn Fn(),
+    ) -> Result<OpenPool, StoreError> {
         let memory = match self.device(name) {
             Some(device) => self.open_device(device, access, holder)?,
             None => self.open_file(name, access, holder)?,
+        };
+        let memory = match access {
+            OpenFor::Write if self.device(name).is_none() => self.leave_to_orphans(name, memory, end_readers)?,
+            _ => memory,
         };
         // Outside of all locks from here on: it reads and writes as much as the caches hold.
         if access == OpenFor::Write {
@@ -489,6 +507,7 @@ impl PoolStore {
         }
         .map_err(|error| self.memory_error(name, error))?
         .named(self.root.path().join(name.as_str()));
+        memory.hand_out(HandOut::Marked);
         match Identity::of_file(self.file_of(name, &memory)?) {
             Ok(identity) if identity == entry.identity => Ok(memory),
             Ok(_) => Err(StoreError::Replaced { name: name.clone() }),

@@ -1,15 +1,10 @@
 //! The registered regions of a peer that other processes may map, and what is handed over with them.
 
-use std::{
-    collections::HashMap,
-    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
-    sync::Arc,
-};
+use std::{collections::HashMap, os::fd::OwnedFd, sync::Arc};
 
 use parking_lot::{Mutex, MutexGuard};
-use pmof_mem::{Declaration, Medium, MemError, Memory};
+use pmof_mem::{Declaration, Medium, MemError, Memory, open_again};
 use pmof_proto::{Access, RegionKey, RegisteredRegion};
-use rustix::fs::{Mode, OFlags};
 
 /// Bytes of the page that tells of deregistration.
 const PAGE_BYTES: u64 = 4096;
@@ -126,8 +121,8 @@ impl Share {
         if state.page.is_none() {
             state.page = Some(new_page().ok()?);
         }
-        let page = reopen(state.page.as_ref()?.file()?, false).ok()?;
-        let memory = reopen(file, is_writable).ok()?;
+        let page = open_again(state.page.as_ref()?.file()?, false).ok()?;
+        let memory = if is_writable { memory.file_for_writers() } else { open_again(file, false) }.ok()?;
         state.is_handed_out_for_writing |= is_writable;
         Some((terms, memory, page))
     }
@@ -140,12 +135,4 @@ pub(crate) fn is_shareable(medium: &dyn Medium) -> bool {
 
 fn new_page() -> Result<Memory, MemError> {
     Memory::shared_anonymous(PAGE_BYTES, true)
-}
-
-/// Opens the same file anew: with the access that is meant, and apart from the locks that belong to the first opening,
-/// which else would outlive this process in the other one.
-fn reopen(file: BorrowedFd<'_>, writable: bool) -> rustix::io::Result<OwnedFd> {
-    let access = if writable { OFlags::RDWR } else { OFlags::RDONLY };
-    let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())
 }

@@ -22,6 +22,7 @@ mod lag;
 mod late;
 mod lying;
 mod members;
+mod orphans;
 mod points;
 mod promoted;
 mod readers;

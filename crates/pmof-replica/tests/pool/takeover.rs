@@ -17,6 +17,8 @@ use uuid::Uuid;
 use crate::support::{LONG, RawInitiator, assert_refused, of_replica, options, read};
 
 const POOL_BYTES: u64 = 1 << 20;
+/// So much that it takes a disk a while.
+const DIRTY_BYTES: u64 = 32 << 20;
 const AT_ONCE: Duration = Duration::ZERO;
 const NEVER: Duration = Duration::from_secs(3600);
 
@@ -130,6 +132,29 @@ fn a_standby_waits_for_silence() {
         let error = options([url]).open_waiting(Duration::from_millis(10)).unwrap_err();
         assert!(error.is_busy(), "{error}");
         new.close().unwrap();
+    }
+}
+
+/// It asks as soon as it is fenced, while its last stores are still on their way to the disk.
+#[test]
+fn a_fenced_writer_is_not_told_its_own_name() {
+    let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let target = Target::with(root, ServiceOptions::default());
+    let [url, _] = target.urls("orders");
+    for _ in 0..4 {
+        let old = options([&url]).open_or_create(DIRTY_BYTES).unwrap();
+        old.persist(0, &vec![1; DIRTY_BYTES as usize]).unwrap();
+        let fenced = thread::spawn(move || {
+            loop {
+                if let Err(error) = old.persist(0, b"again") {
+                    break error;
+                }
+            }
+        });
+        let holders = taking_over(&url).release().unwrap();
+        let error = fenced.join().unwrap();
+        let Some(ReplicaError::Fenced { successor }) = error.replica_error() else { panic!("{error:?}") };
+        assert_ne!(Some(successor), holders[0].as_ref(), "the successor is another one");
     }
 }
 

@@ -70,7 +70,7 @@ impl Lease {
         if has_ended { Duration::MAX } else { self.connection.silent_for() }
     }
 
-    /// Whether the process that has the memory mapped may still change it.
+    /// Whether the process that got the memory to be mapped lives, so that it may still change it.
     pub(super) fn may_store(&self) -> bool {
         self.process.as_ref().is_none_or(|process| !process.has_ended())
     }
@@ -106,9 +106,14 @@ impl Leases {
         writers.into_iter().filter_map(|lease| Some((lease.name.clone(), lease.told.lock().clone()?))).collect()
     }
 
-    /// Who has the pool open for reading.
-    pub(super) fn readers_of(&self, name: &PoolName) -> Vec<Arc<Lease>> {
-        self.find(|lease| lease.access == OpenFor::Read && lease.name == *name)
+    /// Ends all that have the pool open for reading, since its file is about to be cut.
+    pub(super) fn end_readers(&self, name: &PoolName) {
+        for reader in self.find(|lease| lease.access == OpenFor::Read && lease.name == *name) {
+            reader.connection.fence();
+            if let Some(Held { region: Some(region), .. }) = reader.lock().take() {
+                region.fence();
+            }
+        }
     }
 
     /// Keeps the pool of a lease from everybody but those who take it over.
@@ -120,9 +125,14 @@ impl Leases {
         self.stranded.lock().remove(&lease.name);
     }
 
-    /// Lets go of pools whose former holders have ended.
+    /// Lets go of pools that no former holder has mapped any more.
     pub(super) fn release_stranded(&self) {
-        self.stranded.lock().retain(|_, lease| lease.may_store());
+        let is_mapped = |held: &Held, lease: &Lease| held.pool.is_mapped_elsewhere(|| lease.may_store());
+        // One that is locked is being taken over.
+        let may_store = |lease: &Lease| {
+            lease.try_lock().is_none_or(|held| held.as_ref().is_some_and(|held| is_mapped(held, lease)))
+        };
+        self.stranded.lock().retain(|_, lease| may_store(lease));
     }
 
     fn find(&self, is_wanted: impl Fn(&Lease) -> bool) -> Vec<Arc<Lease>> {

@@ -13,7 +13,7 @@ use pmof_access::{
 use pmof_control::{
     DATA_RANGES_MAX, FailureDomain, MAX_MESSAGE_BYTES, OpenFor, Reply, Request, ServiceCode, TargetStatus,
 };
-use pmof_mem::causes;
+use pmof_mem::{HandOut, causes};
 use pmof_pool::Attributes;
 use uuid::Uuid;
 
@@ -334,7 +334,8 @@ impl Session {
                 self.open(stores, |holder| requests::create(pools, &name, (&new, publish_on_close), holder))
             }
             Request::Open { name, access, require } => {
-                self.open(stores, |holder| requests::open(pools, &name, (access, require), holder))
+                let end_readers = || stores.leases.end_readers(&name);
+                self.open(stores, |holder| requests::open(pools, &name, (access, require), holder, &end_readers))
             }
             Request::TakeOver { name, require, silent_ms, claim } => {
                 let silence = Duration::from_millis(silent_ms);
@@ -422,13 +423,18 @@ impl Session {
             Some(Open::Pool(lease)) => {
                 let Some(Held { region, pool }) = lease.lock().take() else { return Err(was_taken_over()) };
                 drop(region);
+                // Who closes a pool stores nothing behind that, mapped or not.
+                pool.end_writers();
                 if in_order {
                     requests::close(&stores.pools, pool, self.holder())?;
                 }
             }
             Some(Open::Set { regions, set }) => {
                 drop(regions);
+                let memory = set.memory();
                 set.close()?;
+                // Who closes a pool stores nothing behind that, mapped or not.
+                memory.iter().for_each(|memory| memory.take_back());
             }
             None => {}
         }
@@ -501,6 +507,8 @@ impl Session {
         let memory = set.memory().ok_or_else(not_open)?;
         let is_appliance = host.is_appliance(self.peer.transport());
         events::persistency_policy(&set.name().to_string(), is_appliance, &memory);
+        // Its parts have names in sets and programs that map them, so they cannot move: they stay in use as long as a process has them mapped.
+        memory.hand_out(HandOut::Locked);
         let register = |offset, len_bytes, access| {
             self.peer.register_for(&self.connection, Arc::clone(&memory) as _, offset, len_bytes, access)
         };

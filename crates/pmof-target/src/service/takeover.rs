@@ -93,7 +93,7 @@ impl Session {
     fn open_for_writing(&mut self, stores: &Stores, name: &PoolName, terms: Terms) -> Result<Reply, Refused> {
         let Terms { require, claim, .. } = terms;
         self.open(stores, |holder| {
-            requests::open(&stores.pools, name, (OpenFor::Write, require), holder)
+            requests::open(&stores.pools, name, (OpenFor::Write, require), holder, &|| stores.leases.end_readers(name))
                 .map(|pool| pool.named_by(claim.own()))
         })
     }
@@ -117,32 +117,39 @@ fn fence(stores: &Stores, lease: &Arc<Lease>, held: Held, holder: String) -> Res
             Err(error) => return Err(Box::new(Failed { kept: Some(held), error })),
         }
     }
+    // Who is fenced asks at once who has the pool now, over another connection.
+    pools.set_holder(&lease.name, holder.clone());
     lease.connection.fence();
     let Held { region, pool } = held;
     if region.as_ref().is_some_and(Region::fence_ends_connections) {
         lease.connection.wait_closed(FENCED_TIMEOUT);
     }
-    // It may have been mapped just before.
+    // It may have been mapped just before, and unmapped since; or handed on, as a fork does, by a process that has ended.
     let was_mapped = region.is_none_or(Region::fence);
-    if was_mapped && lease.may_store() && replacement.is_none() {
+    if !(was_mapped && pool.is_mapped_elsewhere(|| lease.may_store())) {
+        replacement = None;
+    } else if replacement.is_none() {
         match prepare(&pool) {
             Ok(room) => replacement = Some(room),
-            Err(error) => return Err(Box::new(Failed { kept: Some(Held { region: None, pool }), error })),
+            Err(error) => return Err(stays(stores, lease, &holder, Some(pool), error)),
         }
     }
     if replacement.is_some() {
         // Their file is about to be cut. One that is in the middle of a read meets the end of it, which is an error there.
-        for reader in leases.readers_of(&lease.name) {
-            reader.connection.fence();
-            if let Some(Held { region: Some(region), .. }) = reader.lock().take() {
-                region.fence();
-            }
-        }
+        leases.end_readers(&lease.name);
     }
-    pools.hand_over(pool, replacement, holder).map_err(|failed| {
+    pools.hand_over(pool, replacement, holder.clone()).map_err(|failed| {
         let NotHandedOver { kept, error } = *failed;
-        Box::new(Failed { kept: kept.map(|pool| Held { region: None, pool }), error })
+        stays(stores, lease, &holder, kept, error)
     })
+}
+
+/// The old holder is fenced, and the new one has not got the pool.
+fn stays(stores: &Stores, lease: &Lease, holder: &str, kept: Option<OpenPool>, error: StoreError) -> Box<Failed> {
+    // The old one, which asks who took its place, is not told that it was itself.
+    let waits = format!("{holder}, which waits for the end of {}", lease.holder);
+    stores.pools.set_holder(&lease.name, waits);
+    Box::new(Failed { kept: kept.map(|pool| Held { region: None, pool }), error })
 }
 
 fn room_for_a_copy(pools: &PoolStore, lease: &Lease, pool: &OpenPool) -> Result<Replacement, StoreError> {

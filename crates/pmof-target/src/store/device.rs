@@ -17,14 +17,14 @@ use std::{
 };
 
 use pmof_control::{HEADER_BYTES, Header, HeaderError, NewPool, OpenFor, PoolInfo, PoolName, PoolState};
-use pmof_mem::{Declaration, Durability, Medium, MemError, Memory};
+use pmof_mem::{Declaration, Durability, HandOut, Medium, MemError, Memory};
 use uuid::Uuid;
 
 use super::{
     FIRST_SEQUENCE, KeptRoster, MADE_SEQUENCE, OpenPool, PoolStore, StoreError, Unpublished, Writer, check_level,
-    check_replica, new_header, no_file, root, write_state,
+    check_replica, mapped::stays_mapped, new_header, no_file, root, write_state,
 };
-use crate::holder::holder_of_file;
+use crate::holder::{holder_of_file, processes_that_map};
 
 /// The first word of a device with a pool, and of one where a pool is made or removed.
 const POOL_WORD: u64 = u64::from_le_bytes(pmof_pool::NATIVE_MAGIC);
@@ -100,11 +100,23 @@ impl Device {
     }
 
     pub(super) fn map(&self, access: OpenFor) -> Result<Memory, StoreError> {
-        match access {
+        let memory = match access {
             OpenFor::Read => Memory::open_read_only(&self.path, self.declaration),
             OpenFor::Write => Memory::open(&self.path, self.declaration),
         }
-        .map_err(|error| self.failed(error))
+        .map_err(|error| self.failed(error))?;
+        memory.hand_out(HandOut::Marked);
+        Ok(memory)
+    }
+
+    /// Refuses a device that a process still has mapped for writing, which a target gave it that is gone by now: no copy can take its place.
+    fn check_not_mapped(&self, memory: &Memory) -> Result<(), StoreError> {
+        let file = self.file(memory)?;
+        match stays_mapped(file) {
+            Ok(false) => Ok(()),
+            Ok(true) => Err(StoreError::NotFenceable { name: self.name.clone(), holder: processes_that_map(file) }),
+            Err(source) => Err(StoreError::Io { call: "fcntl", path: self.path.clone(), source }),
+        }
     }
 
     fn look(&self, access: OpenFor) -> Result<Found, StoreError> {
@@ -193,6 +205,7 @@ impl PoolStore {
             writers.insert(device.name.clone(), Writer::new(MAKER.to_owned(), &memory));
             memory
         };
+        device.check_not_mapped(&memory)?;
         if memory.len_bytes() < needed_bytes {
             let (name, root) = (device.name.clone(), device.path.clone());
             return Err(StoreError::NoSpace { name, size_bytes: new.size_bytes, root });
@@ -244,6 +257,9 @@ impl PoolStore {
         let memory = Arc::new(memory);
         if access == OpenFor::Write {
             writers.insert(device.name.clone(), Writer::new(holder, &memory));
+            // Others find it in use meanwhile, instead of waiting too.
+            drop(writers);
+            device.check_not_mapped(&memory)?;
         }
         Ok(memory)
     }

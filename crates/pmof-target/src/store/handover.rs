@@ -11,8 +11,8 @@
 
 use std::sync::Arc;
 
-use pmof_control::OpenFor;
-use pmof_mem::{Medium as _, MemError, Memory};
+use pmof_control::{OpenFor, PoolName};
+use pmof_mem::{HandOut, Medium as _, MemError, Memory};
 
 use super::{OpenPool, PoolStore, StoreError, Writer, root::WorkingFile};
 use crate::events;
@@ -23,8 +23,8 @@ const COPY_BYTES: usize = 1 << 20;
 /// Room for a copy of a pool's file. Freed when dropped.
 #[derive(Debug)]
 pub(crate) struct Replacement {
-    file: WorkingFile,
-    memory: Memory,
+    pub(super) file: WorkingFile,
+    pub(super) memory: Memory,
 }
 
 /// What stays of a pool that could not be handed over.
@@ -46,11 +46,21 @@ impl PoolStore {
     /// # Errors
     /// `NoSpace` where there is none; nothing was changed then.
     pub(crate) fn prepare_replacement(&self, pool: &OpenPool) -> Result<Replacement, StoreError> {
-        let name = pool.name();
+        self.room_for_copy(pool.name(), &pool.memory, pool.data_len_bytes())
+    }
+
+    /// The same of a pool whose user data has so many bytes.
+    pub(super) fn room_for_copy(
+        &self,
+        name: &PoolName,
+        memory: &Memory,
+        size_bytes: u64,
+    ) -> Result<Replacement, StoreError> {
         let file = self.root.working_file()?;
-        let memory = Memory::create(&file.path(), pool.memory.len_bytes(), self.options.declaration)
-            .map_err(|error| self.creation_error(name, pool.data_len_bytes(), error))?
+        let memory = Memory::create(&file.path(), memory.len_bytes(), self.options.declaration)
+            .map_err(|error| self.creation_error(name, size_bytes, error))?
             .named(self.root.path().join(name.as_str()));
+        memory.hand_out(HandOut::Marked);
         Ok(Replacement { file, memory })
     }
 
@@ -75,34 +85,51 @@ impl PoolStore {
         Ok(pool)
     }
 
+    /// Names another holder of a pool that is open for writing, for people.
+    pub(crate) fn set_holder(&self, name: &PoolName, holder: String) {
+        if let Some(writer) = self.writers().get_mut(name) {
+            writer.holder = holder;
+        }
+    }
+
     /// Puts a copy in the place of the pool's file.
     fn replace(&self, pool: OpenPool, file: WorkingFile, copy: Memory) -> Result<OpenPool, Box<NotHandedOver>> {
         let name = pool.name.clone();
-        let prepared = self.check_named(&pool).and_then(|()| {
-            copy_all(&pool.memory, &copy).map_err(|error| self.memory_error(&name, error))?;
-            self.lock(&name, self.file_of(&name, &copy)?)
-        });
-        if let Err(error) = prepared {
-            return Err(Box::new(NotHandedOver { kept: Some(pool), error }));
+        let moved = match self.check_named(&pool) {
+            Ok(()) => self.move_to_copy(&name, &pool.memory, file, copy),
+            Err(error) => Err((false, error)),
+        };
+        match moved {
+            Ok(memory) => Ok(OpenPool { memory, ..pool }),
+            Err((is_renamed, error)) => Err(Box::new(NotHandedOver { kept: (!is_renamed).then_some(pool), error })),
         }
+    }
+
+    /// Copies a pool's file, which this store has locked, gives the copy its name and cuts the file. An error comes with whether the copy has the name.
+    pub(super) fn move_to_copy(
+        &self,
+        name: &PoolName,
+        old: &Memory,
+        file: WorkingFile,
+        copy: Memory,
+    ) -> Result<Arc<Memory>, (bool, StoreError)> {
+        copy_all(old, &copy).map_err(|error| (false, self.memory_error(name, error)))?;
+        self.file_of(name, &copy).and_then(|file| self.lock(name, file)).map_err(|error| (false, error))?;
         // Whoever opens the pool by its name finds the one file locked, or the other.
         let mut writers = self.writers();
-        if let Err((is_renamed, error)) = file.replace(&name) {
-            let kept = (!is_renamed).then_some(pool);
-            return Err(Box::new(NotHandedOver { kept, error }));
-        }
+        file.replace(name)?;
         let memory = Arc::new(copy);
-        let holder = writers.get(&name).map_or_else(String::new, |writer| writer.holder.clone());
+        let holder = writers.get(name).map_or_else(String::new, |writer| writer.holder.clone());
         writers.insert(name.clone(), Writer::new(holder, &memory));
         drop(writers);
-        let cut = self.file_of(&name, &pool.memory).and_then(|old| {
+        let cut = self.file_of(name, old).and_then(|old| {
             rustix::fs::ftruncate(old, 0).map_err(|errno| self.root.io("ftruncate", name.as_str(), errno))
         });
         if let Err(error) = cut {
             // It has no name any more: who still stores there changes nothing that anybody reads, and only hears of it later.
             events::failed("old_file_not_cut", name.as_str(), &pmof_mem::causes(&error));
         }
-        Ok(OpenPool { memory, ..pool })
+        Ok(memory)
     }
 }
 

@@ -71,10 +71,15 @@ fn the_old_file_is_cut_behind_the_durable_rename() {
         let path = root.join("orders");
         let old: Mutex<Option<File>> = Mutex::default();
         let len_bytes = || old.lock().as_ref().map(|old| old.metadata().expect("it is open").len());
-        let (is_renamed, is_looked_at) = (AtomicBool::new(false), AtomicBool::new(false));
+        let [is_renamed, is_looked_at, is_whole] = [false; 3].map(AtomicBool::new);
         let judge = |call: &Call| {
             let is_old = len_bytes() == Some(DATA_OFFSET + 12_288);
             match call {
+                Call::Fdatasync(synced) if *synced != path && !is_renamed.load(Ordering::SeqCst) => {
+                    let copied = fs::read(synced).unwrap_or_default();
+                    let is_copied = copied.get(DATA_OFFSET as usize..).is_some_and(|data| data.starts_with(b"stored"));
+                    is_whole.fetch_or(is_copied, Ordering::SeqCst);
+                }
                 Call::Rename(_, to) if is_old && *to == path => is_renamed.store(true, Ordering::SeqCst),
                 Call::Fsync(synced) if is_renamed.load(Ordering::SeqCst) && *synced == root => {
                     is_looked_at.store(is_old, Ordering::SeqCst);
@@ -99,9 +104,10 @@ fn the_old_file_is_cut_behind_the_durable_rename() {
             }
         };
         assert!(is_looked_at.load(Ordering::SeqCst), "the directory is flushed, and before the cut: {calls:?}");
-        let renamed = calls.iter().rposition(|call| matches!(call, Call::Rename(..))).expect("renamed");
-        let is_durable = |call: &Call| matches!(call, Call::Fdatasync(_) | Call::Fsync(_));
-        assert!(calls[..renamed].iter().rev().take(2).any(is_durable), "the copy is durable first: {calls:?}");
+        assert!(
+            is_whole.load(Ordering::SeqCst),
+            "the copy is flushed once it has all, and before the rename: {calls:?}"
+        );
         match outcome {
             Ok(pool) => assert!(!fails && len_bytes() == Some(0) && bytes_of(&pool) == *b"stored"),
             Err(failed) => {
@@ -109,6 +115,104 @@ fn the_old_file_is_cut_behind_the_durable_rename() {
             }
         }
     }
+}
+
+#[test]
+fn what_the_old_writer_stored_is_flushed_before_another_has_it() {
+    for fails in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        let path = root.join("orders");
+        let is_flushed = AtomicBool::new(false);
+        let judge = |call: &Call| {
+            let bytes = fs::read(&path).unwrap_or_default();
+            let is_stored = bytes.get(DATA_OFFSET as usize..).is_some_and(|data| data.starts_with(b"stored"));
+            match call {
+                Call::Fdatasync(synced) if *synced == path && is_stored => {
+                    is_flushed.store(true, Ordering::SeqCst);
+                    if fails { Verdict::Fail(5) } else { Verdict::Pass }
+                }
+                _ => Verdict::Pass,
+            }
+        };
+        let act = || {
+            let store = store_at(&root);
+            let pool = opened(&store);
+            store.hand_over(pool, None, "the next".to_owned())
+        };
+        let outcome = match record(judge, act) {
+            Ok((outcome, _)) => outcome,
+            Err(error) => {
+                skip_report::skipped!("{error}");
+                return;
+            }
+        };
+        assert!(is_flushed.load(Ordering::SeqCst));
+        match outcome {
+            Ok(pool) => assert!(!fails && bytes_of(&pool) == *b"stored"),
+            Err(failed) => assert!(fails && failed.kept.is_none(), "{failed:?}"),
+        }
+    }
+}
+
+/// A writer that a target which is gone let map the file: as its process would have it.
+fn orphan(path: &Path) -> Memory {
+    let memory = Memory::open(path, None).expect("mapped");
+    memory.hand_out(HandOut::Marked);
+    let handed = memory.file_for_writers().expect("handed out");
+    Memory::from_file(handed, path, true, None).expect("mapped")
+}
+
+#[test]
+fn a_file_that_a_former_writer_maps_is_left_to_it() {
+    let (root, store) = fresh();
+    let path = root.path().join("orders");
+    let mut pool = opened(&store);
+    pool.medium().write_back(DATA_OFFSET, 6).expect("written back");
+    pool.raise_mark(9).expect("raised");
+    let state = pool.state().clone();
+    drop(pool);
+    let inode = || fs::metadata(&path).unwrap().ino();
+    let (late, before) = (orphan(&path), inode());
+    drop(open(&store, "orders", OpenFor::Read).expect("a reader"));
+    assert_eq!(inode(), before, "who only reads moves nothing");
+
+    let ended = AtomicBool::new(false);
+    let end_readers = || ended.store(true, Ordering::SeqCst);
+    let pool = store.open_pool_before(&name("orders"), OpenFor::Write, "the next".to_owned(), &end_readers);
+    let pool = pool.expect("the pool");
+    assert!(ended.load(Ordering::SeqCst) && inode() != before);
+    assert_eq!((pool.state(), bytes_of(&pool)), (&state, *b"stored"));
+    assert!(late.store(DATA_OFFSET, b"late").is_err(), "a store meets the end of the file");
+    assert_eq!(bytes_of(&pool), *b"stored");
+    assert_busy(open(&store, "orders", OpenFor::Write), "the next");
+    let other = store_at(root.path());
+    assert!(matches!(open(&other, "orders", OpenFor::Write), Err(StoreError::Busy { .. })), "the copy is locked");
+    assert_eq!(entries(root.path()), ["orders"]);
+    drop(pool);
+    let before = inode();
+    open(&store, "orders", OpenFor::Write).expect("once more");
+    assert_eq!(inode(), before, "nothing maps the copy");
+}
+
+#[test]
+fn a_writer_that_closed_keeps_nothing_from_moving_on() {
+    let (root, store) = fresh();
+    let path = root.path().join("orders");
+    let mut pool = opened(&store);
+    let map = || Memory::from_file(pool.medium().file_for_writers().expect("handed out"), &path, true, None);
+    let mapped = map().expect("mapped");
+    assert!(pool.is_mapped_elsewhere(|| panic!("the kernel says it")));
+    drop(mapped);
+    assert!(!pool.is_mapped_elsewhere(|| panic!("the kernel says it")));
+    let mapped = map().expect("mapped again");
+    pool.end_writers();
+    pool.close().expect("closed");
+    drop(pool);
+    let inode = fs::metadata(&path).unwrap().ino();
+    open(&store, "orders", OpenFor::Write).expect("the pool");
+    assert_eq!(fs::metadata(&path).unwrap().ino(), inode);
+    drop(mapped);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The state of a pool: what a crash leaves of a change, and who may say that a pool was closed in order.
 
 use pmof_mem::{ShadowMedium, shadow::Event};
+use syscall_recorder::{Call, Verdict, record};
 
 use super::*;
 
@@ -85,6 +86,46 @@ fn only_who_began_closes() {
     assert!(!is_open() && is_confirmed());
     let mut reader = open(&store, "orders", OpenFor::Read).expect("the pool");
     assert!(matches!(reader.begin(epoch(4), 3, &[]), Err(StoreError::ReadOnly { .. })));
+}
+
+/// As a target does behind the page cache: what was stored is on the disk before the state says that the pool was closed.
+#[test]
+fn a_pool_is_flushed_before_it_says_that_it_is_closed() {
+    for fails in [false, true] {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
+        let path = root.join("orders");
+        let (mut is_closing, mut is_flushed) = (false, false);
+        let judge = |call: &Call| {
+            let head = fs::read(&path).unwrap_or_default();
+            is_closing |= head.get(DATA_OFFSET as usize..).is_some_and(|data| data.starts_with(b"stored"));
+            let is_open = is_closing && state_of(&head[..DATA_OFFSET as usize]).is_ok_and(|state| state.is_open);
+            if matches!(call, Call::Fdatasync(synced) if *synced == path) && is_open {
+                is_flushed = true;
+                return if fails { Verdict::Fail(5) } else { Verdict::Pass };
+            }
+            Verdict::Pass
+        };
+        let act = || {
+            let store = store_at(&root);
+            let pool = NewPool { replica_index: 0, replica_count: 2, ..new_pool(SIZE_BYTES) };
+            let mut pool = store.create(&name("orders"), &pool, String::new()).expect("a pool");
+            let medium = pool.medium();
+            medium.store(DATA_OFFSET, b"stored").and_then(|()| medium.write_back(DATA_OFFSET, 6)).expect("a store");
+            pool.close()
+        };
+        let closed = match record(judge, act) {
+            Ok((closed, _)) => closed,
+            Err(error) => {
+                skip_report::skipped!("{error}");
+                return;
+            }
+        };
+        assert!(is_flushed, "fdatasync comes before the state");
+        assert_eq!(closed.is_err(), fails, "{closed:?}");
+        let is_open = state_of(&fs::read(&path).unwrap()[..DATA_OFFSET as usize]).unwrap().is_open;
+        assert_eq!(is_open, fails, "what failed to be flushed was not closed in order");
+    }
 }
 
 #[test]
