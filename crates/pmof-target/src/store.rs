@@ -8,7 +8,7 @@ use std::{
     collections::{HashMap, HashSet},
     io,
     os::fd::{AsFd, BorrowedFd},
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Weak},
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -18,7 +18,7 @@ use pmof_control::{
     DATA_OFFSET, Epoch, HEADER_BYTES, Header, HeaderError, MAX_SIZE_BYTES, NewPool, OpenFor, PoolFormat, PoolInfo,
     PoolName, PoolState, REPLICAS_MAX, STATE_BYTES, STATE_OFFSET, file_len_bytes,
 };
-use pmof_mem::{Declaration, Durability, HandOut, Medium, MemError, Memory};
+use pmof_mem::{Durability, HandOut, Medium, MemError, Memory};
 use uuid::Uuid;
 
 use crate::holder::holder_of_file;
@@ -31,6 +31,7 @@ mod error;
 mod handover;
 mod intent;
 mod mapped;
+mod options;
 mod root;
 mod roster;
 mod survey;
@@ -39,49 +40,8 @@ mod tests;
 
 pub use error::StoreError;
 pub(crate) use handover::{NotHandedOver, Replacement};
+pub use options::{DEFAULT_MAX_POOL_BYTES, StoreOptions};
 pub(crate) use survey::Surveyed;
-
-/// Largest pool that a store makes unless told otherwise: 16 TiB, the largest file of ext4 with 4 KiB blocks.
-pub const DEFAULT_MAX_POOL_BYTES: u64 = 16 << 40;
-
-/// How a store of pools behaves.
-#[derive(Clone, Debug)]
-pub struct StoreOptions {
-    pub(crate) declaration: Option<Declaration>,
-    pub(crate) max_pool_bytes: u64,
-    pub(crate) devices: Vec<(PoolName, PathBuf)>,
-}
-
-impl Default for StoreOptions {
-    /// Nothing declared, at most [`DEFAULT_MAX_POOL_BYTES`], no devices.
-    fn default() -> Self {
-        Self { declaration: None, max_pool_bytes: DEFAULT_MAX_POOL_BYTES, devices: Vec::new() }
-    }
-}
-
-impl StoreOptions {
-    /// What the operator declares of the memory under the root, where the machine cannot be asked.
-    #[must_use]
-    pub fn declaration(mut self, declaration: Option<Declaration>) -> Self {
-        self.declaration = declaration;
-        self
-    }
-
-    /// Largest pool that may be made, in bytes of user data.
-    #[must_use]
-    pub fn max_pool_bytes(mut self, max_pool_bytes: u64) -> Self {
-        self.max_pool_bytes = max_pool_bytes;
-        self
-    }
-
-    /// Names whose pools lie on a device of their own (a devdax device, or an existing file) instead of a file under the
-    /// root. A pool takes the whole device.
-    #[must_use]
-    pub fn devices(mut self, devices: Vec<(PoolName, PathBuf)>) -> Self {
-        self.devices = devices;
-        self
-    }
-}
 
 /// The pools under one root directory. All methods may be called from several threads at once.
 #[derive(Debug)]
