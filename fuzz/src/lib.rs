@@ -101,7 +101,7 @@ fn control_header(bytes: &[u8]) {
 fn control_state(bytes: &[u8]) {
     for replica_count in [1, 3] {
         if let Ok((state, sequence)) = PoolState::read(PoolFormat::Two, replica_count, bytes) {
-            let _ = state.slot(sequence);
+            let _ = state.slots(sequence);
         }
     }
 }

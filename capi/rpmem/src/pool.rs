@@ -10,7 +10,7 @@ use std::{
 use libc::c_char;
 use parking_lot::Mutex;
 use pmof_control::{OpenFor, SetName};
-use pmof_mem::{Lent, Memory, causes};
+use pmof_mem::{Lent, Memory, causes, forks::Process};
 use pmof_pool::{ATTRIBUTES_LEN_BYTES, Attributes};
 use pmof_replica::{Atomicity, Lane, Receipt, RemoteSetOptions, TargetUrl};
 

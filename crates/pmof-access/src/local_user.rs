@@ -133,7 +133,7 @@ fn addresses_in(answer: &[u8]) -> (SocketAddr, SocketAddr) {
     let is_ipv4 = answer[FAMILY_AT] == AddressFamily::INET.as_raw() as u8;
     let socket = &answer[SOCKET_AT..][..SOCKET_BYTES];
     let [from, to] = [0, 1].map(|end| {
-        let port = u16::from_be_bytes([socket[2 * end], socket[2 * end + 1]]);
+        let port = u16::from(socket[2 * end]) << 8 | u16::from(socket[2 * end + 1]);
         let bytes: [u8; 16] = std::array::from_fn(|at| socket[ADDRESSES_AT[end] + at]);
         let [a, b, c, d, ..] = bytes;
         let ip = if is_ipv4 { IpAddr::V4(Ipv4Addr::new(a, b, c, d)) } else { IpAddr::V6(Ipv6Addr::from(bytes)) };

@@ -246,7 +246,7 @@ pub(crate) fn run(args: &CpArgs) -> anyhow::Result<()> {
     }
     if let Some(moment) = &copied.moment {
         // An address does not say which pool it is.
-        text += &format!("read of pool {}{moment}", copied.pool_uuid);
+        text += &["read of pool ", &copied.pool_uuid.to_string(), &moment.to_string()].concat();
     }
     text.push('\n');
     Ok(output::print(&text)?)

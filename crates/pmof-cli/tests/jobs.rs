@@ -229,9 +229,9 @@ fn files_of_librpmas_benchmarks_run() {
             let serve = Server(Some(serve.spawn().unwrap()));
             let output = pmof().arg(&client).envs(variables).args(["--output-format", format]).output().unwrap();
             assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
-            let served = serve.output();
-            let said = String::from_utf8_lossy(&served.stderr);
-            assert_eq!(served.status.code(), Some(0), "{said}");
+            let ended = serve.output();
+            let said = String::from_utf8_lossy(&ended.stderr);
+            assert_eq!(ended.status.code(), Some(0), "{said}");
             for note in ["iomem_align changes nothing", "[cpuio]: 1 threads load the CPU at 25 %"] {
                 assert!(said.contains(note), "{note}: {said}");
             }

@@ -31,7 +31,7 @@ pub struct Digester {
     block_bytes: u64,
     /// Where the block ends that `hasher` is in.
     block_end: u64,
-    hasher: blake3::Hasher,
+    hasher: Box<blake3::Hasher>,
     digests: Vec<Digest>,
 }
 
@@ -40,7 +40,7 @@ impl Digester {
     pub fn new(offset: u64, len_bytes: u64, block_bytes: u64) -> Self {
         let (block_bytes, end) = (block_bytes.max(1), offset.saturating_add(len_bytes));
         let block_end = end.min(offset.saturating_add(block_bytes));
-        Self { at: offset, end, block_bytes, block_end, hasher: blake3::Hasher::new(), digests: Vec::new() }
+        Self { at: offset, end, block_bytes, block_end, hasher: Box::default(), digests: Vec::new() }
     }
 
     /// What [`advance`](Self::advance) of so many bytes reads next.
@@ -61,7 +61,7 @@ impl Digester {
             self.hasher.update(&chunk[..len_bytes]);
             self.at += len_bytes as u64;
             if self.at == self.block_end {
-                self.digests.push(*std::mem::take(&mut self.hasher).finalize().as_bytes());
+                self.digests.push(*std::mem::take(&mut *self.hasher).finalize().as_bytes());
                 self.block_end = self.end.min(self.at.saturating_add(self.block_bytes));
             }
         }

@@ -50,7 +50,7 @@ fn mapping(device: u64, inode: u64) -> Vec<u32> {
     processes.filter_map(number).filter(is_other).filter(|process| maps_for_writing(&maps(process), &file)).collect()
 }
 
-/// Whether a line of `/proc/PID/maps` (proc_pid_maps(5)) is a shared, writable mapping of `file`: `MAJOR:MINOR INODE`.
+/// Whether a line of `/proc/PID/maps` (`proc_pid_maps(5)`) is a shared, writable mapping of `file`: `MAJOR:MINOR INODE`.
 fn maps_for_writing(maps: &str, file: &str) -> bool {
     maps.lines().any(|line| {
         let words: Vec<_> = line.split_whitespace().collect();

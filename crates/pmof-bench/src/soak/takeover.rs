@@ -117,9 +117,9 @@ pub(super) fn run(args: &TakeoverArgs) -> Result<()> {
     }
     let summary = Summary { elapsed_seconds: soak.began.elapsed().as_secs_f64(), ..soak.summary };
     if args.json {
-        output::print_json(&summary)?
+        output::print_json(&summary)?;
     } else {
-        print_summary(&summary)
+        print_summary(&summary);
     }
     Ok(())
 }
@@ -353,7 +353,7 @@ impl Session {
 
     /// Takes in what it has told by now.
     fn take_in(&mut self) -> Result<()> {
-        let (mut bytes, mut at) = ([0; 64 << 10], 0);
+        let (mut bytes, mut at) = (vec![0; 64 << 10], 0);
         loop {
             match self.output.read(&mut bytes) {
                 Ok(0) => break,

@@ -82,7 +82,10 @@ fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
             if !["tests", "simulation", "model"].contains(&name.as_str()) {
                 sources(&path, found);
             }
-        } else if name.ends_with(".rs") && !name.ends_with("tests.rs") && name != "model.rs" && name != "simulation.rs"
+        } else if path.extension().is_some_and(|kind| kind == "rs")
+            && !name.ends_with("tests.rs")
+            && name != "model.rs"
+            && name != "simulation.rs"
         {
             found.push(path);
         }

@@ -282,12 +282,12 @@ fn each_alert_fires_and_clears() {
     let rules = read("pmof-alerts.yml");
     let alerts: Vec<_> = rules.lines().filter_map(|line| line.trim().strip_prefix("- alert: ")).collect();
     assert!(alerts.len() >= 15, "{alerts:?}");
-    let texts = tests.map(read).concat();
+    let cases = tests.map(read).concat();
     for alert in alerts {
-        assert!(texts.contains(&format!("alertname=\"{alert}\"")), "no test sees {alert} fire");
+        assert!(cases.contains(&format!("alertname=\"{alert}\"")), "no test sees {alert} fire");
     }
     // Each ends with none that fires.
-    for test in texts.split("  - name: ").skip(1) {
+    for test in cases.split("  - name: ").skip(1) {
         let last = test.lines().rfind(|line| line.contains("exp_samples")).unwrap();
         assert_eq!(last.trim(), "exp_samples: []", "{test}");
     }

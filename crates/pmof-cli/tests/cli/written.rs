@@ -35,7 +35,7 @@ impl Drop for SetOnDrop<'_> {
 }
 
 fn options(urls: &[String]) -> PoolOptions {
-    urls.iter().fold(Pool::options().require(Durability::ProcessCrash), |options, url| options.replica(url))
+    urls.iter().fold(Pool::options().require(Durability::ProcessCrash), PoolOptions::replica)
 }
 
 fn copy(urls: &[String], to: &std::path::Path) -> Said {

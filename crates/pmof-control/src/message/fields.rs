@@ -11,8 +11,8 @@ use super::{
 };
 use crate::{
     ANCESTORS_MAX, Epoch, FailureDomain, Header, INTENT_WORDS_MAX, MAX_DOMAIN_NAME_BYTES, MAX_EVENT_BYTES,
-    MAX_ROOT_BYTES, MAX_TOLD_EVENTS, MAX_TOLD_MEMBERS, MAX_VERSION_BYTES, MemberProgress, MemberStanding, PoolFormat,
-    PoolInfo, PoolState, TargetStatus, ToldEvent, WriterStatus,
+    MAX_ROOT_BYTES, MAX_TOLD_EVENTS, MAX_TOLD_MEMBERS, MAX_VERSION_BYTES, MemberProgress, MemberStanding, NewPool,
+    PoolFormat, PoolInfo, PoolName, PoolState, TargetStatus, ToldEvent, WriterStatus,
 };
 
 /// Bytes of what a writer tells at most: with a flag it fits into the body of a reply.
@@ -27,6 +27,18 @@ const READ_ONLY: u8 = 2;
 const DETACHED: u8 = 4;
 
 impl Frame {
+    pub(super) fn create(&mut self, name: &PoolName, new: &NewPool, publish_on_close: bool) {
+        self.byte(new.require as u8);
+        self.byte(u8::from(publish_on_close));
+        self.number_u16(new.replica_index);
+        self.number_u16(new.replica_count);
+        self.number_u64(new.size_bytes);
+        self.bytes(new.pool_uuid.as_bytes());
+        self.bytes(new.epoch.as_bytes());
+        self.bytes(&new.user_flags);
+        self.text(name.as_str());
+    }
+
     pub(super) fn epoch(&mut self, epoch: &Epoch) {
         self.bytes(epoch.id.as_bytes());
         self.number_u64(epoch.members);

@@ -240,7 +240,9 @@ impl Reply {
             Self::Infos(infos) => {
                 // A count that wraps belongs to a list far too long to be sealed.
                 frame.byte(infos.len() as u8);
-                infos.iter().for_each(|info| frame.described(info.as_ref()));
+                for info in infos {
+                    frame.described(info.as_ref());
+                }
             }
             Self::Domain(domain) => frame.domain(domain.as_ref()),
             Self::Status(status) => frame.status(status),

@@ -255,17 +255,7 @@ impl Request {
     pub fn encode(&self, request_id: u32) -> Result<Vec<u8>, ControlError> {
         let mut frame = Frame::new(self.kind(), request_id);
         match self {
-            Self::Create { name, new, publish_on_close } => {
-                frame.byte(new.require as u8);
-                frame.byte(u8::from(*publish_on_close));
-                frame.number_u16(new.replica_index);
-                frame.number_u16(new.replica_count);
-                frame.number_u64(new.size_bytes);
-                frame.bytes(new.pool_uuid.as_bytes());
-                frame.bytes(new.epoch.as_bytes());
-                frame.bytes(&new.user_flags);
-                frame.text(name.as_str());
-            }
+            Self::Create { name, new, publish_on_close } => frame.create(name, new, *publish_on_close),
             Self::Open { name, access, require } => {
                 frame.byte(*require as u8);
                 frame.access(*access);
@@ -295,7 +285,9 @@ impl Request {
             Self::Infos { names } => {
                 // A count that wraps belongs to a list far too long to be sealed.
                 frame.number_u16(names.len() as u16);
-                names.iter().for_each(|name| frame.text(name.as_str()));
+                for name in names {
+                    frame.text(name.as_str());
+                }
             }
             Self::TellStatus { status } => frame.writer_status(status),
             Self::Begin { opening, epoch, ancestors } => {

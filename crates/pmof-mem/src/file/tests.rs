@@ -36,10 +36,10 @@ fn the_kernels_own_refusal_is_no_space() {
         let file = tempfile::tempfile_in(directory).unwrap();
         assert_eq!(refused(reserve(file.as_fd(), Path::new("file"), 1 << 46)), 1 << 46);
     }
-    for errno in [rustix::io::Errno::NOSPC, rustix::io::Errno::DQUOT] {
+    for errno in [Errno::NOSPC, Errno::DQUOT] {
         assert!(matches!(space_error("pwrite", Path::new("file"), 1, errno), MemError::NoSpace { .. }));
     }
-    let too_long = space_error("pwrite", Path::new("file"), 1, rustix::io::Errno::FBIG);
+    let too_long = space_error("pwrite", Path::new("file"), 1, Errno::FBIG);
     assert!(matches!(too_long, MemError::TooLong { limit_bytes: None, .. }), "{too_long:?}");
 }
 

@@ -102,8 +102,6 @@ fn of_memory(error: &MemError) -> io::ErrorKind {
 
 #[cfg(test)]
 mod tests {
-    use std::error::Error as _;
-
     use super::*;
     use crate::Pool;
 

@@ -12,6 +12,7 @@ use std::{
 
 use forked_child::fork;
 use pmof_access::{Address, Transport};
+use pmof_pool::Attributes;
 use pmof_replica::{Background, ChangeError, Event, Pending, Pool, PoolError, PoolOptions, Receipt};
 use pmof_target::{Service, ServiceOptions};
 use tempfile::TempDir;
@@ -95,7 +96,7 @@ fn refused(pool: &Pool) {
     assert_forked("status", pool.status());
     assert_forked("scrub", pool.scrub(&mut |_| {}));
     assert_forked("consistency_point", pool.consistency_point("of the child"));
-    assert_forked("set_attributes", pool.set_attributes(&Default::default()));
+    assert_forked("set_attributes", pool.set_attributes(&Attributes::default()));
     assert_not_changed("add", pool.add("tcp://127.0.0.1:1/orders"));
     assert_not_changed("add_asynchronous", pool.add_asynchronous("tcp://127.0.0.1:1/orders"));
     assert_not_changed("add_spare", pool.add_spare("tcp://127.0.0.1:1/orders"));

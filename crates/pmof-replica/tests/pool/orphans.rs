@@ -218,8 +218,8 @@ fn succeed_a_stopped_writer(targets: &mut [Target], killed: &[usize], round: usi
     let words = std::iter::from_fn(|| writer.hear()).find(|words| words != "acknowledged");
     // Whatever it was told first: nothing of it may be told to be durable any more, and nothing of it may be there.
     assert!(matches!(words.as_deref(), Some("fenced" | "failed")), "{killed:?}, round {round}: {words:?}");
-    for at in 0..targets.len() {
-        let mut bytes = targets[at].bytes();
+    for (at, target) in targets.iter().enumerate() {
+        let mut bytes = target.bytes();
         bytes.retain(|byte| *byte != OF_SUCCESSOR);
         let (found, all) = (bytes.len(), bytes.iter().all(|byte| *byte == OF_WRITER));
         assert_eq!(found, 0, "{killed:?}, round {round}: bytes of the old writer in replica {at} ({all})");
@@ -248,13 +248,13 @@ fn a_writer_that_lives_on_comes_back_to_the_same_file() {
     options(&urls).create(POOL_BYTES).expect("a pool").close().expect("closed");
     let mut writer = Other::start("once", &urls.join(" "), Path::new(""));
     assert_eq!(writer.hear().as_deref(), Some("open"));
-    for at in 0..targets.len() {
+    for target in &mut targets {
         let inode = |target: &Target| fs::metadata(target.file()).expect("a file").ino();
-        let before = inode(&targets[at]);
-        targets[at].kill_and_restart();
+        let before = inode(target);
+        target.kill_and_restart();
         writeln!(writer.input.as_ref().expect("a pipe")).expect("it listens");
         assert_eq!(writer.hear().as_deref(), Some("whole"));
-        assert_eq!(inode(&targets[at]), before, "no copy is made for the same writer");
+        assert_eq!(inode(target), before, "no copy is made for the same writer");
     }
     drop(writer.input.take());
     assert!(writer.process.wait().expect("it ends").success());

@@ -78,7 +78,7 @@ pub(super) fn plot(figure: &Figure) -> Markup {
                 line class="grid" x1=(at) x2=(at) y1=(TOP) y2=(floor) {}
                 text x=(at) y=(floor + 18.0) text-anchor="middle" { (tick(figure.chart.axis, x)) }
             }
-            text x=((LEFT + end) / 2.0) y=(HEIGHT - 6.0) text-anchor="middle" { (figure.chart.axis.label()) ", vertically " (unit) }
+            text x=(f64::midpoint(LEFT, end)) y=(HEIGHT - 6.0) text-anchor="middle" { (figure.chart.axis.label()) ", vertically " (unit) }
             @for line in &figure.lines { (drawn(figure, line, &scales, unit)) }
         }
         ul class="key" {
@@ -101,7 +101,7 @@ fn drawn(figure: &Figure, line: &Line, scales: &Scales, unit: &str) -> Markup {
                 @let at = scales.x(*x);
                 line x1=(at) x2=(at) y1=(scales.y(*low)) y2=(scales.y(*high)) stroke-opacity="0.65" {}
                 circle cx=(at) cy=(scales.y(*y)) r=(if line.is_floor { 2.5 } else { 4.0 }) {
-                    title { (line.label) ", " (x_text(figure.chart.axis, *x as u64)) ": " (number(*y)) " " (unit) }
+                    title { (line.label) ", " (x_text(figure.chart.axis, (*x as i64).unsigned_abs())) ": " (number(*y)) " " (unit) }
                 }
             }
         }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Shared, session::Host as _};
+use super::Shared;
 
 /// Sees how a target does, from any thread; it does not keep the target running.
 #[derive(Clone, Debug)]

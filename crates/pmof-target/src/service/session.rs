@@ -434,7 +434,9 @@ impl Session {
                 let memory = set.memory();
                 set.close()?;
                 // Who closes a pool stores nothing behind that, mapped or not.
-                memory.iter().for_each(|memory| memory.take_back());
+                if let Some(memory) = memory {
+                    memory.take_back();
+                }
             }
             None => {}
         }

@@ -71,7 +71,7 @@ impl Session {
         pool.require(terms.require)?;
         let Some(of_old) = held.take() else { return Err(is_served()) };
         let (holder, old_holder) = (self.holder(), &lease.holder);
-        match fence(stores, &lease, of_old, holder.clone()) {
+        match fence(stores, &lease, of_old, &holder) {
             Ok(pool) => {
                 stores.leases.no_longer_stranded(&lease);
                 drop(held);
@@ -106,7 +106,7 @@ struct Failed {
 }
 
 /// Takes the pool from its holder. On return nothing that this one does reaches it.
-fn fence(stores: &Stores, lease: &Arc<Lease>, held: Held, holder: String) -> Result<OpenPool, Box<Failed>> {
+fn fence(stores: &Stores, lease: &Arc<Lease>, held: Held, holder: &str) -> Result<OpenPool, Box<Failed>> {
     let Stores { pools, leases, .. } = stores;
     let is_mapped = |held: &Held| held.region.as_ref().is_none_or(Region::is_mapped_for_writing);
     let prepare = |pool: &OpenPool| room_for_a_copy(pools, lease, pool);
@@ -118,7 +118,7 @@ fn fence(stores: &Stores, lease: &Arc<Lease>, held: Held, holder: String) -> Res
         }
     }
     // Who is fenced asks at once who has the pool now, over another connection.
-    pools.set_holder(&lease.name, holder.clone());
+    pools.set_holder(&lease.name, holder.to_owned());
     lease.connection.fence();
     let Held { region, pool } = held;
     if region.as_ref().is_some_and(Region::fence_ends_connections) {
@@ -131,16 +131,16 @@ fn fence(stores: &Stores, lease: &Arc<Lease>, held: Held, holder: String) -> Res
     } else if replacement.is_none() {
         match prepare(&pool) {
             Ok(room) => replacement = Some(room),
-            Err(error) => return Err(stays(stores, lease, &holder, Some(pool), error)),
+            Err(error) => return Err(stays(stores, lease, holder, Some(pool), error)),
         }
     }
     if replacement.is_some() {
         // Their file is about to be cut. One that is in the middle of a read meets the end of it, which is an error there.
         leases.end_readers(&lease.name);
     }
-    pools.hand_over(pool, replacement, holder.clone()).map_err(|failed| {
+    pools.hand_over(pool, replacement, holder.to_owned()).map_err(|failed| {
         let NotHandedOver { kept, error } = *failed;
-        stays(stores, lease, &holder, kept, error)
+        stays(stores, lease, holder, kept, error)
     })
 }
 

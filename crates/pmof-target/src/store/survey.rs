@@ -84,7 +84,7 @@ impl PoolStore {
             .ok_or_else(|| StoreError::NotFound { name: name.clone(), root: self.root.path().to_owned() })?;
         let memory = device.map(OpenFor::Read)?;
         let (header, state, _) = self.read_head(name, &memory)?;
-        let roster = read_roster(&memory, &header).map_err(|error| self.memory_error(name, error))?;
+        let roster = read_roster(&memory, &header, OpenFor::Read).map_err(|error| self.memory_error(name, error))?;
         let roster = roster.map_err(|source| StoreError::Header { name: name.clone(), source })?;
         Ok(Surveyed { header, state, roster: roster.roster, is_written })
     }

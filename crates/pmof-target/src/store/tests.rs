@@ -10,7 +10,7 @@ use std::{
 };
 
 use pmof_control::{DATA_OFFSET, ROSTER_BYTES, ROSTER_OFFSET, Roster, STATE_BYTES, STATE_OFFSET, without_magic};
-use pmof_mem::{Evidence, Mechanism, MediumKind, causes};
+use pmof_mem::{Declaration, Evidence, Mechanism, MediumKind, causes};
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 

@@ -263,7 +263,7 @@ fn what_was_flushed_survives_a_killed_target() {
             assert!(target.run(&[word]).code.is_some());
             // SIGKILL.
             drop(target);
-            expected += &(1..=10).map(|number| format!("{word} {number}\n")).collect::<String>();
+            expected.extend((1..=10).map(|number| format!("{word} {number}\n")));
             let (memory, mut bytes) = (Memory::open(Path::new(file), None).unwrap(), vec![0; expected.len()]);
             memory.read(DATA_OFFSET + 64, &mut bytes).unwrap();
             assert_eq!(String::from_utf8(bytes).unwrap(), expected);
