@@ -96,6 +96,11 @@ impl<'a> Attempts<'a> {
             Some(only) if errors.is_empty() => only,
             Some(last) => {
                 errors.push(last);
+                // Where one answered and the others are silent or closed, its answer says more.
+                let answers: Vec<_> = (0..errors.len()).filter(|at| is_answer(&errors[*at])).collect();
+                if let [at] = answers[..] {
+                    return errors.swap_remove(at);
+                }
                 ConnectError::NoneReached { host: host.to_owned(), errors }
             }
             None => {
@@ -103,6 +108,12 @@ impl<'a> Attempts<'a> {
             }
         }
     }
+}
+
+/// Whether a target, or whatever is there instead of one, has said something.
+fn is_answer(error: &ConnectError) -> bool {
+    use ConnectError::{Ended, NotTrusted, OtherTransport, Refused, RingRefused};
+    matches!(error, Ended { .. } | NotTrusted { .. } | OtherTransport { .. } | Refused { .. } | RingRefused { .. })
 }
 
 /// The addresses with the families by turns, beginning with that of the first: a family that leads nowhere holds up one attempt.

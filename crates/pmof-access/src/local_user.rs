@@ -13,6 +13,7 @@ use std::{
 
 use pmof_mem::forks::Uninherited;
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     net::{
         AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, getpeername, getsockname, netlink, recv,
         send, socket_with,
@@ -189,20 +190,33 @@ pub(crate) fn check_target(socket: &Uninherited) -> io::Result<()> {
     let unknown = |error: io::Error| NotTrusted::Unknown(error.to_string());
     let own = getsockname(socket).map_err(|errno| unknown(errno.into()))?;
     let Ok(own) = SocketAddr::try_from(own) else { return Ok(()) };
-    if !own.ip().to_canonical().is_loopback() {
-        return Ok(());
-    }
     let peer = getpeername(socket).map_err(|errno| unknown(errno.into()))?;
     let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
     let peer = peer.ok_or_else(|| unknown(io::ErrorKind::NotConnected.into()))?;
+    if ![own, peer].iter().any(|end| end.ip().to_canonical().is_loopback()) {
+        return Ok(());
+    }
     match user_of(peer, own) {
         Ok(user) => Ok(check_user(user)?),
         Err(error) if matches!(error.kind(), io::ErrorKind::NotConnected | io::ErrorKind::NotFound) => {
+            if is_open(socket) {
+                let why =
+                    "no process of this network namespace has the other end: is the port forwarded to another one?";
+                return Err(NotTrusted::Unknown(why.to_owned()).into());
+            }
             let why = "it closed the connection before the kernel was asked whose it is";
             Err(io::Error::new(io::ErrorKind::ConnectionAborted, why))
         }
         Err(error) => Err(unknown(error).into()),
     }
+}
+
+/// Whether the other end has not closed the connection.
+fn is_open(socket: &Uninherited) -> bool {
+    let closed = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
+    let mut polled = [PollFd::new(socket, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut polled, Some(&now)).is_ok() && !polled[0].revents().intersects(closed)
 }
 
 /// Whether a process of that user is trusted: one of this user's or of root.

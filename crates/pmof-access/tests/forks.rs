@@ -169,7 +169,7 @@ fn child_is_refused_and_parent_goes_on() {
             is_over.store(true, Ordering::Release);
         });
         joined.write(0, 0x33);
-        assert_eq!(content(region, 64, 8), [0x22; 8]);
+        assert_eq!(content(region, 64, 8), pattern(8, 0x22));
     }
 }
 

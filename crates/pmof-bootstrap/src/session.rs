@@ -401,13 +401,15 @@ fn can_open(transport: Transport) -> bool {
 ///
 /// Clients that are older than an option (`RemoteCommand` came with OpenSSH 7.6, `SessionType`, `StdinNull` and `ForkAfterAuthentication` with 8.7)
 /// pass it over. `IgnoreUnknown` has to come before, and takes the place of the user's own, so it has to let pass what that does.
-const UNDONE: [&str; 6] = [
+const UNDONE: [&str; 7] = [
     "-oIgnoreUnknown=*",
     "-oRemoteCommand=none",
     "-oSessionType=default",
     "-oStdinNull=no",
     "-oForkAfterAuthentication=no",
     "-oPermitLocalCommand=no",
+    // A forwarding that another session has already is none of this one's business.
+    "-oExitOnForwardFailure=no",
 ];
 
 fn command(host: &SshHost, options: &SshOptions) -> Command {

@@ -271,10 +271,10 @@ impl Roster {
         Self { version: self.version.saturating_add(u64::from(holds)), members, change: None, ..*self }
     }
 
-    /// Members that a [forced](Forced) opening went on without, as far as the pool has fewer members for that now.
+    /// Members that a [forced](Forced) opening went on without, as far as the pool has fewer members with data for that now: witnesses make up for none.
     pub fn forgone_count(&self) -> usize {
         let gone = self.forced.map_or(0, |forced| forced.left_out.count_ones() as usize);
-        gone.saturating_sub(self.counted().count())
+        gone.saturating_sub(self.with_data().count())
     }
 
     /// Whether it can be kept.

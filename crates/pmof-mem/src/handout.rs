@@ -12,12 +12,10 @@ use std::{
 use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
-use crate::Memory;
-
 /// The byte whose lock says that the file is mapped. No file is that long.
 const MAPPED_BYTE: i64 = 1 << 62;
 
-/// What others that open a file can find out about processes that [were given it](Memory::file_for_writers) to map it for writing.
+/// What others that open a file can find out about processes that [were given it](crate::Memory::file_for_writers) to map it for writing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HandOut {
     /// Nothing: each process gets an opening of its own, without locks.
@@ -33,19 +31,14 @@ pub enum HandOut {
 #[derive(Debug, Default)]
 pub(crate) struct Handed(Mutex<(HandOut, Option<OwnedFd>)>);
 
-impl Memory {
-    /// Decides what is known of processes that get the file from now on.
-    pub fn hand_out(&self, how: HandOut) {
-        self.handed().0.lock().0 = how;
+impl Handed {
+    pub(crate) fn hand_out(&self, how: HandOut) {
+        self.0.lock().0 = how;
     }
 
-    /// A descriptor by which another process may map the memory's file for writing.
-    ///
-    /// # Errors
-    /// Where there is no file, or none of the locks that [`hand_out`](Self::hand_out) asks for.
-    pub fn file_for_writers(&self) -> io::Result<OwnedFd> {
-        let file = self.file().ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?;
-        let mut handed = self.handed().0.lock();
+    /// A descriptor by which another process may map `file` for writing.
+    pub(crate) fn file_for_writers(&self, file: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+        let mut handed = self.0.lock();
         match handed.0 {
             HandOut::Unlocked => open_again(file, true),
             HandOut::Locked => Ok(rustix::io::fcntl_dupfd_cloexec(file, 0)?),
@@ -61,16 +54,15 @@ impl Memory {
         }
     }
 
-    /// Closes this process's own descriptor of what was handed out: [`is_mapped_for_writing`] speaks of others from now on.
-    pub fn close_handed_out(&self) {
-        self.handed().0.lock().1 = None;
+    pub(crate) fn close(&self) {
+        self.0.lock().1 = None;
     }
 
-    /// Ends the locks of what was handed out, whatever still has it mapped: nothing changes the file through that any more.
-    pub fn take_back(&self) {
-        let mut handed = self.handed().0.lock();
+    /// Ends the locks of what was handed out of `file`.
+    pub(crate) fn take_back(&self, file: Option<BorrowedFd<'_>>) {
+        let mut handed = self.0.lock();
         // A lock that cannot be released costs the next opening a copy or a wait, no byte.
-        match (handed.0, handed.1.take(), self.file()) {
+        match (handed.0, handed.1.take(), file) {
             (_, Some(marked), _) => drop(lock(&marked, libc::F_OFD_SETLK, libc::F_UNLCK)),
             (HandOut::Locked, None, Some(file)) => drop(flock(file, FlockOperation::Unlock)),
             _ => {}
@@ -118,6 +110,7 @@ mod tests {
     use std::os::fd::AsFd as _;
 
     use super::*;
+    use crate::Memory;
 
     fn mapped(directory: &tempfile::TempDir) -> Memory {
         Memory::create(&directory.path().join("file"), 8192, None).expect("a file")

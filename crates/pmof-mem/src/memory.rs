@@ -17,7 +17,7 @@ use crate::{
     dirty_pages::Storing,
     file::{NO_PATH, Opened, create_whole, inspect, io_error, map_error, open_existing, seal_memory, unnamed_memory},
     flush::{Flush, Flushed, promise_of},
-    handout::Handed,
+    handout::{HandOut, Handed},
     judge::{Judgement, judge_devdax, judge_file},
     mapping::{Addresses, Mapping, STREAM_MIN_BYTES},
     part_flush::PartFlush,
@@ -149,8 +149,28 @@ impl Memory {
         self.file.as_ref().map(AsFd::as_fd)
     }
 
-    pub(crate) fn handed(&self) -> &Handed {
-        &self.handed
+    /// Decides what is known of processes that get the file from now on.
+    pub fn hand_out(&self, how: HandOut) {
+        self.handed.hand_out(how);
+    }
+
+    /// A descriptor by which another process may map the memory's file for writing.
+    ///
+    /// # Errors
+    /// Where there is no file, or none of the locks that [`hand_out`](Self::hand_out) asks for.
+    pub fn file_for_writers(&self) -> io::Result<OwnedFd> {
+        self.handed.file_for_writers(self.file().ok_or_else(|| io::Error::from(io::ErrorKind::Unsupported))?)
+    }
+
+    /// Closes this process's own descriptor of what was handed out: [`is_mapped_for_writing`](crate::is_mapped_for_writing) speaks of others from
+    /// now on.
+    pub fn close_handed_out(&self) {
+        self.handed.close();
+    }
+
+    /// Ends the locks of what was handed out, whatever still has it mapped: nothing changes the file through that any more.
+    pub fn take_back(&self) {
+        self.handed.take_back(self.file());
     }
 
     /// Where the memory begins in its file, in bytes: 0 unless it was [borrowed](Self::borrow) or is a

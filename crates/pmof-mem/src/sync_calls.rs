@@ -102,18 +102,34 @@ pub(crate) fn check_for(file: BorrowedFd<'_>, path: &Path) -> Result<Option<Stri
     if !has_filter() {
         return Ok(None);
     }
-    let unseen = |why: String| Unflushed {
-        why: format!("this process runs under a system call filter (seccomp), and no flush was seen to work: {why}"),
+    let directory = if path.is_dir() { path } else { parent_of(path) };
+    let seen = match rustix::fs::fstat(file) {
+        Ok(stat) => see_effects(directory, stat.st_dev),
+        Err(errno) => Seen::Untried(errno.to_string()),
     };
-    let device = rustix::fs::fstat(file).map_err(|errno| unseen(errno.to_string()))?.st_dev;
-    if !SEEN.lock().contains(&device) {
-        let directory = if path.is_dir() { path } else { parent_of(path) };
-        see_effects(directory, device).map_err(unseen)?;
-        SEEN.lock().push(device);
+    match seen {
+        Seen::Effects => Ok(Some(
+            "fdatasync, fsync, msync: each was seen to write a page, under the filter of system calls that is here"
+                .into(),
+        )),
+        // As on DAX, on a full disk, or beside a file whose directory cannot be written.
+        Seen::Untried(why) => Ok(Some(format!(
+            "fdatasync, fsync, msync: each refuses what the kernel refuses, under the filter of system calls that is here; no effect was seen: {why}"
+        ))),
+        Seen::NoEffect(why) => Err(Unflushed {
+            why: format!("this process runs under a system call filter (seccomp), and flushes do not work: {why}"),
+        }),
     }
-    Ok(Some(
-        "fdatasync, fsync, msync: each was seen to write a page, under the filter of system calls that is here".into(),
-    ))
+}
+
+/// What came of flushing a file.
+#[derive(Debug)]
+enum Seen {
+    Effects,
+    /// It waits for the disk as before.
+    NoEffect(String),
+    /// There is no file to try, or nothing that tells whether a page waits.
+    Untried(String),
 }
 
 fn parent_of(path: &Path) -> &Path {
@@ -139,25 +155,28 @@ fn has_filter() -> bool {
     unsafe { libc::prctl(libc::PR_GET_SECCOMP, 0, 0, 0, 0) != 0 }
 }
 
-/// Has each call flush a page of a file in `directory`, which must be on `device`.
-fn see_effects(directory: &Path, device: u64) -> Result<(), String> {
-    let mut unseen = String::new();
+/// Has each call flush a page of a file in `directory`, which must be on `device`; once in a process.
+fn see_effects(directory: &Path, device: u64) -> Seen {
+    if SEEN.lock().contains(&device) {
+        return Seen::Effects;
+    }
+    let mut seen = Seen::Untried(String::new());
     for _ in 0..TRIES {
-        match see_once(directory, device)? {
-            None => return Ok(()),
-            Some(call) => {
-                unseen = format!(
-                    "neither the extents of a file nor cachestat(2) show that a page waits for {}",
-                    call.name()
-                );
+        seen = see_once(directory, device).unwrap_or_else(Seen::Untried);
+        match seen {
+            Seen::Effects => {
+                SEEN.lock().push(device);
+                break;
             }
+            Seen::NoEffect(_) => break,
+            Seen::Untried(_) => {}
         }
     }
-    Err(unseen)
+    seen
 }
 
-/// `None`: each call had its effect. Else the call before which the page was not seen to be dirty.
-fn see_once(directory: &Path, device: u64) -> Result<Option<Call>, String> {
+/// An error where no file can be tried.
+fn see_once(directory: &Path, device: u64) -> Result<Seen, String> {
     let page_bytes = rustix::param::page_size();
     let len_bytes = CALLS.len() * page_bytes;
     let (file, _removed_at_the_end) = file_to_try(directory, len_bytes as u64)?;
@@ -178,12 +197,18 @@ fn see_once(directory: &Path, device: u64) -> Result<Option<Call>, String> {
         match before.is_over(after) {
             Some(true) => {}
             Some(false) => {
-                return Err(format!("a page in {} is as dirty after {} as before", directory.display(), call.name()));
+                let (place, call) = (directory.display(), call.name());
+                return Ok(Seen::NoEffect(format!("a page in {place} is as dirty after {call} as before")));
             }
-            None => return Ok(Some(call)),
+            None => {
+                let call = call.name();
+                return Err(format!(
+                    "neither the extents of a file nor cachestat(2) show that a page waits for {call}"
+                ));
+            }
         }
     }
-    Ok(None)
+    Ok(Seen::Effects)
 }
 
 /// A file of holes. One without a name, but on overlayfs, which may have none.

@@ -14,6 +14,7 @@ use world::World;
 
 mod areas;
 mod attached;
+mod failing;
 mod farm;
 mod faults;
 mod following;

@@ -10,13 +10,12 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     path::Path,
     sync::{Arc, Weak},
-    time::{SystemTime, UNIX_EPOCH},
 };
 
 use parking_lot::{Mutex, MutexGuard};
 use pmof_control::{
     DATA_OFFSET, Epoch, HEADER_BYTES, Header, HeaderError, MAX_SIZE_BYTES, NewPool, OpenFor, PoolFormat, PoolInfo,
-    PoolName, PoolState, REPLICAS_MAX, STATE_BYTES, STATE_OFFSET, file_len_bytes,
+    PoolName, PoolState, REPLICAS_MAX, file_len_bytes,
 };
 use pmof_mem::{Durability, HandOut, Medium, MemError, Memory};
 use uuid::Uuid;
@@ -25,15 +24,19 @@ use crate::holder::holder_of_file;
 use device::{Device, UnfinishedDevice};
 use root::{Entry, Identity, Root, WorkingFile};
 use roster::{KeptRoster, read_roster};
+use state::{FIRST_SEQUENCE, MADE_SEQUENCE, keep_in_both_slots, new_header, read_state, write_state};
 
 mod device;
 mod error;
+mod former;
 mod handover;
 mod intent;
 mod mapped;
+mod members;
 mod options;
 mod root;
 mod roster;
+mod state;
 mod survey;
 #[cfg(test)]
 mod tests;
@@ -697,58 +700,6 @@ fn check_level(name: &PoolName, memory: &Memory, wanted: Durability) -> Result<(
         }
         source => StoreError::Memory { name: name.clone(), source },
     })
-}
-
-/// Number of the first slot of a new pool's state, and of the newest one.
-const FIRST_SEQUENCE: u64 = 1;
-const MADE_SEQUENCE: u64 = FIRST_SEQUENCE + 1;
-
-/// The state behind the header, and its sequence number.
-fn read_state(memory: &Memory, header: &Header) -> Result<Result<(PoolState, u64), HeaderError>, MemError> {
-    let mut page = [0; STATE_BYTES];
-    if !matches!(header.format, PoolFormat::One { .. }) {
-        memory.read(STATE_OFFSET, &mut page)?;
-    }
-    Ok(PoolState::read(header.format, header.replica_count, &page))
-}
-
-/// Puts the state into both slots, one after the other, as durably as the medium can. A crash leaves it or the one before; once it is answered for, one
-/// damaged slot takes nothing back. Makes nothing else durable: a change of the epoch, which a writer waits for, does not wait for what the page
-/// cache has of the pool.
-fn write_state(medium: &dyn Medium, state: &PoolState, sequence: u64) -> Result<(), MemError> {
-    for (offset, slot) in state.slots(sequence) {
-        let offset = STATE_OFFSET + offset as u64;
-        medium.store(offset, &slot)?;
-        medium.sync_range(offset, slot.len() as u64)?;
-    }
-    Ok(())
-}
-
-/// Before a writer depends on a state that was read: puts it into both slots, if a crash, a damaged slot or an earlier program left it in one. Returns the
-/// number of the newest slot.
-fn keep_in_both_slots(medium: &dyn Medium, state: &PoolState, sequence: u64) -> Result<u64, MemError> {
-    let mut page = [0; STATE_BYTES];
-    medium.read(STATE_OFFSET, &mut page)?;
-    if PoolState::is_in_both_slots(&page) {
-        return Ok(sequence);
-    }
-    write_state(medium, state, sequence + 1)?;
-    Ok(sequence + 2)
-}
-
-fn new_header(new: &NewPool) -> Header {
-    Header {
-        format: PoolFormat::Three,
-        compatible_features: 0,
-        pool_uuid: new.pool_uuid,
-        replica_uuid: Uuid::new_v4(),
-        size_bytes: new.size_bytes,
-        // A clock before 1970 is no reason to refuse a pool.
-        created_at_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
-        replica_count: new.replica_count,
-        replica_index: new.replica_index,
-        user_flags: new.user_flags,
-    }
 }
 
 /// Memory of a path always has its file, unless something is very wrong.

@@ -62,7 +62,9 @@ fn a_range_of_addresses_is_reported_by_the_file_that_is_mapped_there() {
 
 #[test]
 fn a_call_may_be_failed_and_threads_are_watched_too() {
-    let file = tempfile::tempfile().unwrap();
+    // A name: syncs of nameless files are not shown.
+    let named = tempfile::NamedTempFile::new().unwrap();
+    let file = named.as_file();
     let mut seen = 0;
     let judge = |call: &Call| {
         assert!(matches!(call, Call::Fdatasync(_)), "{call}");
@@ -77,7 +79,9 @@ fn a_call_may_be_failed_and_threads_are_watched_too() {
 
 #[test]
 fn the_callers_own_calls_are_not_seen() {
-    let file = tempfile::tempfile().unwrap();
+    // A name: syncs of nameless files are not shown.
+    let named = tempfile::NamedTempFile::new().unwrap();
+    let file = named.as_file();
     let Some(((), calls)) = available(observe(|| ())) else { return };
     file.sync_all().unwrap();
     assert_eq!(calls, []);

@@ -9,7 +9,7 @@ use std::{
 /// File, command, and the test of this directory that reads the advice from the message and runs it; empty where none does yet.
 const ADVICE: &[(&str, &str, &str)] = &[
     ("pmof-cli/src/backup/format.rs", "pool export", ""),
-    ("pmof-cli/src/copy.rs", "pool export", ""),
+    ("pmof-cli/src/copy/moment.rs", "pool export", ""),
     ("pmof-cli/src/pool/change.rs", "pool", "a_witness_is_made_anew_as_a_witness"),
     ("pmof-cli/src/pool/change.rs", "pool check", ""),
     ("pmof-cli/src/pool/change.rs", "pool remove", "a_witness_is_made_anew_as_a_witness"),

@@ -130,6 +130,10 @@ fn a_forced_opening_lies_behind_the_members() {
     // As a promotion leaves it: one member, without three.
     let promoted = Roster { members: vec![member(3, "")], ..sample() }.forced_by(Forced { left_out: 0b111, ..forced });
     assert_eq!((promoted.forgone_count(), promoted.cleared().forgone_count(), marked.forgone_count()), (2, 0, 0));
+    // Witnesses keep no bytes.
+    let witness = |index| RosterMember { role: Role::Witness, ..member(index, "") };
+    let watched = Roster { members: vec![member(3, ""), witness(4), witness(5)], ..promoted };
+    assert_eq!(watched.forgone_count(), 2);
     // One that is cut off, or of another kind, is no roster at all: the slot before counts.
     for garbled in [&encoded[..encoded.len() - 1], &[&encoded[..35], &[3], &encoded[36..]].concat()] {
         assert!(matches!(Roster::decode(garbled), Err(RosterError::Malformed { .. })));

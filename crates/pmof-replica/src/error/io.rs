@@ -102,6 +102,8 @@ fn of_memory(error: &MemError) -> io::ErrorKind {
 
 #[cfg(test)]
 mod tests {
+    use pmof_access::Durability;
+
     use super::*;
     use crate::Pool;
 
@@ -119,7 +121,8 @@ mod tests {
         assert_eq!(kind(PoolError::NoReplicas), io::ErrorKind::InvalidInput);
         assert_eq!(kind(PoolError::ReadOnly), io::ErrorKind::ReadOnlyFilesystem);
         assert_eq!(kind(PoolError::Closed), io::ErrorKind::NotConnected);
-        let open = |url: &str| Pool::options().replica(url).open_read_only().unwrap_err();
+        let open =
+            |url: &str| Pool::options().require(Durability::ProcessCrash).replica(url).open_read_only().unwrap_err();
         assert_eq!(kind(open("tcp://h/")), io::ErrorKind::InvalidInput);
         // Nobody listens at port 1.
         assert_eq!(kind(open("tcp://127.0.0.1:1/orders")), io::ErrorKind::NotConnected);
@@ -130,7 +133,11 @@ mod tests {
     /// `{error}` of what a program returns says why.
     #[test]
     fn one_line_has_the_cause() {
-        let error = Pool::options().replica("tcp://127.0.0.1:1/orders").open_read_only().unwrap_err();
+        let error = Pool::options()
+            .require(Durability::ProcessCrash)
+            .replica("tcp://127.0.0.1:1/orders")
+            .open_read_only()
+            .unwrap_err();
         let text = io::Error::from(error).to_string();
         assert!(text.contains("tcp://127.0.0.1:1") && text.contains("refused"), "{text}");
     }

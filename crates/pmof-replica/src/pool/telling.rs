@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use pmof_control::{MAX_TOLD_EVENTS, MemberProgress, MemberStanding, Reply, Request, ToldEvent, WriterStatus};
 
 use super::{AsynchronousState, AsynchronousStatus, Open, ReplicaState, Shared, SpareState, SpareStatus};
@@ -31,7 +31,12 @@ pub(super) struct Telling {
 impl Shared {
     /// Tells the members in sync, if there is anything new. Whoever does it now does it for all.
     pub(super) fn tell_status(&self, open: &Open) {
-        let Some(mut told) = self.telling.last.try_lock() else { return };
+        if let Some(told) = self.telling.last.try_lock() {
+            self.tell(open, told);
+        }
+    }
+
+    fn tell(&self, open: &Open, mut told: MutexGuard<'_, Option<(WriterStatus, Instant)>>) {
         let status = self.writer_status(open, told.as_ref());
         if told.as_ref().is_some_and(|(before, _)| is_same(before, &status)) {
             return;
@@ -76,7 +81,8 @@ impl Shared {
         let unix_ms = since_1970().as_millis().try_into().unwrap_or(u64::MAX);
         self.telling.scrubbed_unix_ms.store(unix_ms, Ordering::Relaxed);
         if let Ok(open) = self.hold() {
-            self.tell_status(&open);
+            // Whoever tells now has asked for the time before: this waits, since the pool may be closed next.
+            self.tell(&open, self.telling.last.lock());
         }
     }
 }

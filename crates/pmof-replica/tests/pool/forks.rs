@@ -3,7 +3,7 @@
 use std::{
     cell::RefCell,
     future::Future,
-    io::{self, Read as _},
+    path::Path,
     pin::{Pin, pin},
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
     task::{Context, Poll, Waker},
@@ -17,7 +17,7 @@ use pmof_replica::{Background, ChangeError, Event, Pending, Pool, PoolError, Poo
 use pmof_target::{Service, ServiceOptions};
 use tempfile::TempDir;
 
-use crate::support::*;
+use crate::{orphans::Other, support::*};
 
 const SIZE_BYTES: u64 = 1 << 20;
 /// Forks of each test: a child finds other locks taken each time.
@@ -297,18 +297,9 @@ fn child_opens_a_pool_of_its_own() {
 fn parents_death_is_noticed_while_a_child_lives() {
     let two = Two::over_tcp();
     two.options().create(SIZE_BYTES).unwrap().close().unwrap();
-    let ends = RefCell::new(Some(io::pipe().unwrap()));
-    // The writer is a process of its own, and its child lives until this test has seen the writer's end.
-    fork(|| {
-        let pool = two.options().open().unwrap();
-        pool.persist(0, &[1; 64]).unwrap();
-        let _lives_on = fork(|| {
-            let Some((mut is_seen, by_others)) = ends.take() else { return };
-            drop(by_others);
-            let _ = is_seen.read(&mut [0]);
-        });
-        std::mem::forget(pool);
-    })
-    .succeed();
+    let mut parent = Other::start("parent", &two.urls.join(" "), Path::new(""));
+    assert_eq!(parent.hear().as_deref(), Some("forked"));
+    // The child has the other end of the pipe still.
     two.options().open().expect("it is free").close().unwrap();
+    assert!(parent.wait_for_death(), "it has killed itself");
 }

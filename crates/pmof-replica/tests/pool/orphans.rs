@@ -45,6 +45,7 @@ fn other_process() {
         Ok("target") => serve(Path::new(&env::var(ROOT).expect("a root"))),
         Ok("writer") => write_on(&env::var(URLS).expect("URLs")),
         Ok("once") => write_once(&env::var(URLS).expect("URLs")),
+        Ok("parent") => fork_and_die(&env::var(URLS).expect("URLs")),
         Ok(other) => panic!("unknown task {other}"),
         Err(_) => {}
     }
@@ -96,15 +97,25 @@ fn write_once(urls: &str) {
     pool.close().expect("closed");
 }
 
+/// Writes, forks a child that lives until the standard input ends, and dies. What a child of a process with other threads does with locks is its own
+/// affair: this child only reads.
+fn fork_and_die(urls: &str) {
+    let pool = of_urls(urls).open().expect("the pool");
+    pool.persist(0, &[1; 64]).expect("a persist");
+    let _lives_on = forked_child::fork(|| drop(std::io::stdin().read_to_end(&mut Vec::new())));
+    say("forked");
+    kill_process(rustix::process::getpid(), Signal::KILL).expect("this process");
+}
+
 /// A process of this test program. Killed when dropped.
-struct Other {
+pub(crate) struct Other {
     process: Child,
     input: Option<ChildStdin>,
     output: BufReader<ChildStdout>,
 }
 
 impl Other {
-    fn start(task: &str, urls: &str, root: &Path) -> Self {
+    pub(crate) fn start(task: &str, urls: &str, root: &Path) -> Self {
         let mut process = Command::new(env::current_exe().expect("this program"))
             .args(["--exact", "orphans::other_process", "--nocapture"])
             .envs([(TASK, task), (URLS, urls)])
@@ -118,7 +129,7 @@ impl Other {
     }
 
     /// The next words that it said; `None` when it is gone.
-    fn hear(&mut self) -> Option<String> {
+    pub(crate) fn hear(&mut self) -> Option<String> {
         let mut line = String::new();
         while self.output.read_line(&mut line).expect("a pipe") > 0 {
             if let Some(words) = line.trim_end().strip_prefix("said ") {
@@ -127,6 +138,11 @@ impl Other {
             line.clear();
         }
         None
+    }
+
+    /// Whether a signal ended it.
+    pub(crate) fn wait_for_death(&mut self) -> bool {
+        self.process.wait().expect("it ends").code().is_none()
     }
 
     fn signal(&self, signal: Signal) {

@@ -80,6 +80,8 @@ impl std::fmt::Debug for Digests {
 mod tests {
     use std::sync::mpsc;
 
+    use parking_lot::RwLock;
+
     use super::*;
 
     /// Each has a part done before any has its next one, whoever came first and however much it asked for.
@@ -88,22 +90,18 @@ mod tests {
         let (background, digests) = (Background::start().unwrap(), Arc::new(Digests::default()));
         let (send, turns) = mpsc::channel();
         // All are there before the first begins.
-        let hold = digests.queue.lock();
-        let adding = thread::spawn({
-            let (digests, background) = (Arc::clone(&digests), background.clone());
-            move || {
-                for (client, parts) in [(0, 30), (1, 30), (2, 1), (3, 2)] {
-                    let (send, mut left) = (send.clone(), parts);
-                    digests.add(&background, move || {
-                        left -= 1;
-                        send.send((client, left)).unwrap();
-                        left > 0
-                    });
-                }
-            }
-        });
-        drop(hold);
-        adding.join().unwrap();
+        let all_are_added = Arc::new(RwLock::new(()));
+        let adding = all_are_added.write();
+        for (client, parts) in [(0, 30), (1, 30), (2, 1), (3, 2)] {
+            let (send, all_are_added, mut left) = (send.clone(), Arc::clone(&all_are_added), parts);
+            digests.add(&background, move || {
+                drop(all_are_added.read());
+                left -= 1;
+                send.send((client, left)).unwrap();
+                left > 0
+            });
+        }
+        drop((adding, send));
         let turns: Vec<_> = turns.iter().collect();
         assert_eq!(turns.len(), 63);
         let end_of = |client| turns.iter().position(|turn| *turn == (client, 0)).unwrap();

@@ -21,8 +21,11 @@ use pmof_mem::{Declaration, Durability, HandOut, Medium, MemError, Memory};
 use uuid::Uuid;
 
 use super::{
-    FIRST_SEQUENCE, KeptRoster, MADE_SEQUENCE, OpenPool, PoolStore, StoreError, Unpublished, Writer, check_level,
-    check_replica, mapped::stays_mapped, new_header, no_file, root, write_state,
+    OpenPool, PoolStore, StoreError, Unpublished, Writer, check_level, check_replica,
+    former::stays_mapped,
+    no_file, root,
+    roster::KeptRoster,
+    state::{FIRST_SEQUENCE, MADE_SEQUENCE, new_header, write_state},
 };
 use crate::holder::{holder_of_file, processes_that_map};
 

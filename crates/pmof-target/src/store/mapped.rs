@@ -4,39 +4,17 @@
 //! ([`handover`](super::handover)). A device has no copy: it is refused until they end. Their mapping holds a lock that outlives the
 //! target ([`HandOut::Marked`](pmof_mem::HandOut::Marked)).
 
-use std::{io, os::fd::BorrowedFd, sync::Arc, thread, time::Duration};
+use std::sync::Arc;
 
 use pmof_control::PoolName;
-use pmof_mem::{Medium as _, Memory, is_mapped_for_writing};
-use rustix::io::Errno;
+use pmof_mem::{Medium as _, Memory};
 
-use super::{OpenPool, PoolStore, StoreError, handover::Replacement};
+use super::{
+    OpenPool, PoolStore, StoreError,
+    former::{is_mapped, stays_mapped},
+    handover::Replacement,
+};
 use crate::{events, holder::processes_that_map};
-
-/// A writer that goes on has noticed that its target is gone, and unmaps the memory; one that ends does so too. A stopped one does not.
-const ATTEMPTS: u32 = 50;
-const PAUSE: Duration = Duration::from_millis(2);
-
-/// Whether a process has the file mapped that was given it by a target that is gone, and keeps it mapped.
-pub(super) fn stays_mapped(file: BorrowedFd<'_>) -> io::Result<bool> {
-    for attempt in 1..=ATTEMPTS {
-        if !is_mapped(file)? {
-            return Ok(false);
-        }
-        if attempt < ATTEMPTS {
-            thread::sleep(PAUSE);
-        }
-    }
-    Ok(true)
-}
-
-/// Where the file system has no such locks, nobody was given the file.
-fn is_mapped(file: BorrowedFd<'_>) -> io::Result<bool> {
-    is_mapped_for_writing(file).or_else(|error| match Errno::from_io_error(&error) {
-        Some(Errno::INVAL | Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(false),
-        _ => Err(error),
-    })
-}
 
 impl PoolStore {
     /// Leaves the file of a pool that this store has just locked to the processes that still map it, and goes on with a copy; the same memory where there
