@@ -155,7 +155,10 @@ fn replicas_are_all_written_verified_and_compared() {
         .differs(&["replicas differ, at byte 8500000 first", "nothing says which"]);
     assert!(!torn.exists());
     pmof(["cp", &first, text(&torn), "--replica", &second, "--no-verify"]).done();
-    assert!(fs::read(&torn).unwrap() == bytes, "read from the first alone");
+    // Read from one of them alone: the nearest, which is either on a busy machine.
+    let mut other = bytes.clone();
+    other[8_500_000] ^= 1;
+    assert!([&bytes, &other].contains(&&fs::read(&torn).unwrap()), "of one replica");
     // While a program has them open, replicas may differ without any damage: none are compared.
     let both = Pool::options().require(Durability::ProcessCrash).replica(&first).replica(&second);
     let writer = both.open().unwrap();
