@@ -66,7 +66,7 @@ impl Call {
         let (errno, outcome) = match self {
             // SAFETY: the call takes a number, which is no descriptor.
             Self::Fdatasync => (libc::EBADF, unsafe { libc::syscall(libc::SYS_fdatasync, -1) }),
-            // SAFETY: as above.
+            // SAFETY: the call takes a number, which is no descriptor, and touches no memory.
             Self::Fsync => (libc::EBADF, unsafe { libc::syscall(libc::SYS_fsync, -1) }),
             // SAFETY: the call changes no byte, and the range is empty.
             Self::Msync => (libc::EINVAL, unsafe { libc::syscall(libc::SYS_msync, 1, 0, libc::MS_SYNC) }),
@@ -79,7 +79,7 @@ impl Call {
         match self {
             Self::Fdatasync => rustix::fs::fdatasync(file)?,
             Self::Fsync => rustix::fs::fsync(file)?,
-            // SAFETY: the caller's mapping has this page, and no byte of it is changed.
+            // SAFETY: `page` lies in the mapping of `see_once`, which holds it until this returns; msync changes no byte.
             Self::Msync => unsafe { msync(page.cast(), page_bytes, MsyncFlags::SYNC)? },
         }
         Ok(())

@@ -62,7 +62,7 @@ fn word() -> &'static AtomicU64 {
     let made = cleared_by_kernel().unwrap_or_else(cleared_by_handler);
     match WORD.compare_exchange(ptr::null_mut(), ptr::from_ref(made).cast_mut(), Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => made,
-        // SAFETY: as above. A page that another thread was faster than stays mapped, unused.
+        // SAFETY: `WORD` holds only words that are never freed; another thread stored its own first, and this one's page stays mapped, unused.
         Err(of_another_thread) => unsafe { of_another_thread.as_ref() }.unwrap_or(made),
     }
 }
@@ -178,7 +178,7 @@ impl<T: Send + Sync> PerProcess<T> {
         let new = ptr::from_ref(own).cast_mut();
         match self.0.compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire) {
             Ok(_) => &own.1,
-            // SAFETY: as above; another thread of this process was faster.
+            // SAFETY: the pointer holds only leaked values, which are never freed; another thread of this process stored its own first.
             Err(other) => unsafe { other.as_ref() }.map_or(&own.1, |(_, value)| value),
         }
     }
