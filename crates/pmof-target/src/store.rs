@@ -219,6 +219,10 @@ impl PoolStore {
         };
         // Outside of all locks from here on: it reads and writes as much as the caches hold.
         if access == OpenFor::Write {
+            if self.device(name).is_none() {
+                // Whoever gave the file its name may not have lived to make that durable.
+                self.root.sync()?;
+            }
             // What the cache shows of the state may never have reached the disk.
             let head_bytes = DATA_OFFSET.min(memory.len_bytes());
             memory.settle_range(0, head_bytes).map_err(|error| self.memory_error(name, error))?;
