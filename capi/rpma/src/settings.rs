@@ -20,7 +20,7 @@ pub(crate) struct Settings {
     pub(crate) is_strict: bool,
     /// `PMOF_TRUST_NETWORK=1`: listen over TCP on addresses that other machines can reach, although clients are not authenticated.
     pub(crate) trusts_network: bool,
-    /// `PMOF_TRUST_HOST=1`: over TCP connect to whoever listens on a loopback address, not only to this user's processes and root's.
+    /// `PMOF_TRUST_HOST=1`: over TCP, connect to a loopback address whichever user's process listens there; without it only to this user's and root's.
     pub(crate) trusts_host: bool,
 }
 

@@ -7,7 +7,7 @@ use crate::{CompletionQueue, ConnectError, ConnectOptions, Connection, Location,
 /// Time for an address to answer before the next is tried beside it: the RFC's recommendation.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(250);
 
-/// How often attempts that are under way beside each other are looked at: whoever waits for one drives all.
+/// How often concurrent attempts are polled: waiting for one drives them all.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// Attempts to connect to one target.
@@ -27,7 +27,7 @@ impl<'a> Attempts<'a> {
         Self { peer, queue, options, under_way: Vec::new(), errors: Vec::new() }
     }
 
-    /// The first connection that is established, to any of the addresses of `host`. Those that are not are dropped.
+    /// Returns the first connection established to any address of `host`, and drops the other attempts.
     pub(crate) fn first_of(mut self, host: &str, addresses: Vec<Location>) -> Result<Connection, ConnectError> {
         let began = self.queue.shared.driver.now();
         let deadline = began.saturating_add(self.options.timeout);

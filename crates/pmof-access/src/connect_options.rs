@@ -37,7 +37,7 @@ pub struct ConnectOptions {
     /// Where messages find their receives, if the connection has none of its own.
     pub shared_receives: Option<SharedReceives>,
     /// Take a target of any user of this machine. Otherwise, over shared memory, and on a loopback address over TCP, libfabric and RDS, only a process of this user or of root
-    /// is one: everybody may listen on a port that is free. Not needed where the target proves who it is, as those that ssh starts do.
+    /// is one: any user can listen on a free port. Not needed where the target proves who it is, as those that ssh starts do.
     pub trust_host: bool,
     /// Receives that may be posted and wait for a message, where they are the connection's own: 1 to
     /// [`limits::RECEIVE_QUEUE_LIMIT`].

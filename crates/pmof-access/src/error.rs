@@ -120,7 +120,9 @@ pub enum ConnectError {
         ours: Transport,
     },
     /// On a loopback address, a process of another user answers, or the kernel does not say whose it is.
-    #[error("{address} is not trusted: {why}; --trust-host (`ConnectOptions::trust_host`) takes whoever listens there")]
+    #[error(
+        "{address} is not trusted: {why}; --trust-host (`ConnectOptions::trust_host`) accepts any user's target there"
+    )]
     NotTrusted {
         /// The address.
         address: String,

@@ -61,7 +61,7 @@ pub fn user_of(from: SocketAddr, to: SocketAddr) -> io::Result<u32> {
         SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
         Some(netlink::SOCK_DIAG),
     )?;
-    // Of a socket that is connected to the kernel nobody else is heard.
+    // A socket connected to the kernel receives from the kernel only.
     connect(&socket, &netlink::SocketAddrNetlink::new(0, 0))?;
     let request = request(from, to);
     send(&socket, &request, SendFlags::empty())?;
@@ -185,7 +185,7 @@ impl From<NotTrusted> for io::Error {
 /// only then a process has accepted the connection.
 ///
 /// # Errors
-/// Of [`NotTrusted`]; `ConnectionAborted` where the other end is closed already, so that it is nobody's.
+/// Of [`NotTrusted`]; `ConnectionAborted` if the other end is already closed and so has no owner.
 pub(crate) fn check_target(socket: &Uninherited) -> io::Result<()> {
     let unknown = |error: io::Error| NotTrusted::Unknown(error.to_string());
     let own = getsockname(socket).map_err(|errno| unknown(errno.into()))?;

@@ -339,7 +339,7 @@ pub struct PendingConnection {
 }
 
 impl PendingConnection {
-    /// What has become of it within some time; `None`: it is under way.
+    /// Its outcome, if it has one within this time; `None` while it is pending.
     pub(crate) fn poll(&self, timeout: Duration) -> Option<Result<(), ConnectError>> {
         let outcome = self.connection.wait_established(timeout)?;
         Some(outcome.map_err(|why| self.connection.why_not_established(why)))

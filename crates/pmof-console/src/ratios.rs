@@ -1,4 +1,4 @@
-//! How ratios of rounds are told: a median with its spread, only where there are enough rounds for one, and rounds that contradict it marked.
+//! Prints the ratios of rounds: a median with its spread if there are enough rounds, and a mark on rounds that contradict it.
 
 /// Fewer rounds give no median with 95 % confidence.
 pub const ROUNDS_MIN: u64 = 6;

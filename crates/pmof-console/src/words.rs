@@ -72,7 +72,7 @@ pub fn size(text: &str) -> Result<u64, String> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, suffix) = text.split_at(digits);
     let upper = suffix.to_ascii_uppercase();
-    // `64m` and `64mib` are what pmof prints as `64M` and `64.0 MiB`. Suffixes of powers of 1000 are told by their case.
+    // `64m` and `64mib` are what pmof prints as `64M` and `64.0 MiB`. Case distinguishes the suffixes of powers of 1000.
     let suffix = match (upper.strip_suffix("IB"), upper.len()) {
         (Some(letter), _) => format!("{letter}iB"),
         (None, 1) => upper,

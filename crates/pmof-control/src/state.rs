@@ -196,7 +196,7 @@ impl PoolState {
         if is_damaged && !is_copied && !state.is_of_one(replica_count) {
             return Err(HeaderError::UncertainState);
         }
-        // Whoever was writing the other slot did not live to end in order, or a medium has changed it.
+        // A crash interrupted the write of the other slot, or the medium changed it.
         state.is_open |= is_damaged || (is_blank && is_copied);
         Ok((state, sequence))
     }
@@ -272,7 +272,7 @@ enum Slot {
 struct WholeSlot {
     state: PoolState,
     sequence: u64,
-    /// Whoever wrote it writes each state to both slots.
+    /// Its writer puts each state into both slots.
     is_copied: bool,
 }
 

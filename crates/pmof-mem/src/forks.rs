@@ -223,18 +223,8 @@ mod tests {
 
     /// In a child, which ends at once, whether what it finds is right.
     fn in_child(is_right: impl FnOnce() -> bool) -> bool {
-        // SAFETY: the child calls what a forked process may, and ends.
-        let child = unsafe { libc::fork() };
-        assert!(child >= 0);
-        if child == 0 {
-            let code = i32::from(!is_right());
-            // SAFETY: nothing of this process is to be done any more.
-            unsafe { libc::_exit(code) };
-        }
-        let mut status = 0;
-        // SAFETY: the place can be written.
-        assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
-        libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
+        use super::process::tests::{fork, holds_in_child};
+        holds_in_child(fork, is_right)
     }
 
     fn pair() -> (OwnedFd, OwnedFd) {

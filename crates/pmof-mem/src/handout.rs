@@ -74,7 +74,7 @@ impl Handed {
 /// it can.
 ///
 /// # Errors
-/// The kernel's answer, as of a file system without such locks, whose files are handed out to nobody.
+/// The kernel's, for example on a file system without such locks, whose files are never handed out.
 pub fn is_mapped_for_writing(file: BorrowedFd<'_>) -> io::Result<bool> {
     lock(&file, libc::F_OFD_GETLK, libc::F_WRLCK).map(|found| found != libc::F_UNLCK)
 }

@@ -35,7 +35,7 @@ pub struct OperationCounts {
     pub atomics: u64,
     /// Flushes that were answered, by the level that they reached, in the order of [`Durability::ALL`].
     pub flushes: [u64; 3],
-    /// Operations that were refused, by the reason: all reasons, also those that there was none of.
+    /// Refused operations by reason; every reason is listed, also with a count of 0.
     pub refusals: Vec<(Refusal, u64)>,
 }
 

@@ -34,7 +34,7 @@ type Job = Box<dyn FnOnce() + Send>;
 pub struct Background<T> {
     progress: Arc<Mutex<Progress<T>>>,
     process: Process,
-    /// What a child is told, where the type has a word for it.
+    /// The error for a child, where the type has one.
     forked: Option<fn() -> T>,
 }
 

@@ -93,7 +93,7 @@ impl Reach {
         let Started { session, addresses, secret } = SshSession::start(host, &self.ssh).map_err(Box::new)?;
         let mut tried = Vec::with_capacity(addresses.len());
         for address in &addresses {
-            // The target proves itself, whoever's it is on that machine.
+            // The target authenticates itself, whichever user runs it there.
             let proven = self.connect_to(peers, address, source, true).and_then(|connection| {
                 connection.prove(&secret)?;
                 Ok(connection)

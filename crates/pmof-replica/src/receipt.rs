@@ -40,7 +40,7 @@ pub struct Receipt {
     pub replicas: Vec<ReplicaReceipt>,
     /// Members that are lost or catch up, and lack the writes.
     pub missing: Vec<Arc<ReplicaPlace>>,
-    /// Members that were named when the pool was opened, and those that were found by them.
+    /// Members that were named when the pool was opened, and members found through them.
     pub replica_count: usize,
     /// Members that the pool has and that have its data: the replicas that it was made with, unless they were [changed](crate::Pool::add).
     pub made_count: usize,

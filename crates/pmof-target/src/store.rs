@@ -220,7 +220,7 @@ impl PoolStore {
         // Outside of all locks from here on: it reads and writes as much as the caches hold.
         if access == OpenFor::Write {
             if self.device(name).is_none() {
-                // Whoever gave the file its name may not have lived to make that durable.
+                // The process that renamed the file may have died before it made the name durable.
                 self.root.sync()?;
             }
             // What the cache shows of the state may never have reached the disk.

@@ -11,7 +11,7 @@ const HANGS_AFTER_S: u32 = 60;
 
 /// A child that has not been waited for.
 #[derive(Debug)]
-#[must_use = "a child that nobody waits for may fail unseen"]
+#[must_use = "a child that is never waited for may fail unseen"]
 pub struct Child(libc::pid_t);
 
 /// Does `act` in a child, which ends behind it: with a failure if it panics, by a signal if it hangs. What `act` owns is dropped there; nothing

@@ -73,7 +73,7 @@ pub(crate) fn install() -> io::Result<OwnedFd> {
     }
     program.push(statement(BPF_RET | BPF_K, libc::SECCOMP_RET_ALLOW));
     let fd = load(&mut program, libc::SECCOMP_FILTER_FLAG_NEW_LISTENER)?;
-    // SAFETY: the kernel has just made this descriptor, and nobody else knows it.
+    // SAFETY: the kernel has just made this descriptor, and no other code owns it.
     Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
 }
 

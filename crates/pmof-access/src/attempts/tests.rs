@@ -36,7 +36,7 @@ impl Silent {
     }
 }
 
-/// An address where nobody listens.
+/// An address without a listener.
 fn closed() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }

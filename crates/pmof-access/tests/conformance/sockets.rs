@@ -121,7 +121,7 @@ fn threads_may_share_a_queue() {
                 .collect();
             let (memory, remote) = region(&pair.target.peer, THREADS * 8, Access::all());
             let (ends, queue, remote) = (&ends, &pair.initiator.queue, &remote);
-            // Whoever slept through an outcome that another thread collected would sleep on.
+            // A thread that missed an outcome because another thread collected it would sleep on.
             thread::scope(|scope| {
                 for thread in 0..THREADS {
                     scope.spawn(move || {

@@ -109,7 +109,7 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     Ok(())
 }
 
-/// What is told of a file that runs.
+/// Notes printed for a job file that runs.
 fn notes(sections: &[Section], loads: &[CpuLoad]) -> Vec<String> {
     let mut notes: Vec<String> =
         sections.iter().flat_map(|section| &section.settings).filter_map(options::note).collect();

@@ -203,6 +203,7 @@ impl<'a> Soak<'a> {
         }
         let words = stopped.last_words();
         self.summary.told += u64::from(words.contains("took over") || words.contains("taken over"));
+        ensure!(!successor.has_ended()?, "the successor failed beside the stopped writer: {}", successor.last_words());
         successor.kill()?;
         let (told_before, told_late) = stopped.told.split_at(before);
         self.take_note(first, told_before, told_late)?;
@@ -403,7 +404,7 @@ impl Session {
     /// Ends it and returns what it wrote to stderr.
     fn last_words(&mut self) -> String {
         let mut text = String::new();
-        // What is missing from the text is missing; the failure itself is told by the caller.
+        // An incomplete text is good enough; the caller reports the failure itself.
         let _ = self.child.kill();
         if let Some(mut stderr) = self.child.stderr.take() {
             let _ = stderr.read_to_string(&mut text);

@@ -119,7 +119,7 @@ impl PoolSource {
         matches!(self.kind, SourceKind::Point { .. })
     }
 
-    /// Whether a read failed of a point that nobody named: the writer may have pushed it out.
+    /// Whether a read of an automatically chosen point failed: the writer may have dropped that point.
     pub(super) fn has_lost_its_point(&self, error: &anyhow::Error) -> bool {
         matches!(self.kind, SourceKind::Point { writer: Some(_) }) && !error.is::<CopyError>()
     }

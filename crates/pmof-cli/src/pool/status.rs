@@ -190,7 +190,7 @@ impl StatusReport {
     fn new(members: &PoolMembers) -> Self {
         let told = members.writer_status.as_ref();
         let mut listed: Vec<_> = members.members.iter().map(|member| MemberReport::new(member, told)).collect();
-        // By their numbers, whichever was named first; those that have none come last.
+        // Sorted by number; members without one come last.
         listed.sort_by_key(|member| member.index.map_or(u32::MAX, u32::from));
         Self {
             pool_uuid: members.pool_uuid.to_string(),
@@ -442,7 +442,7 @@ impl MemberReport {
             MemberState::Lost(why) => ("lost", words(why)),
             MemberState::Asynchronous { lost: Some(why), .. } => ("async", words(why)),
             MemberState::Asynchronous { point, heard, staged, .. } => {
-                // Its lag is told once: by its writer, or as it was when that was heard last.
+                // One lag a member: the writer's, or the last one heard.
                 let is_told = progress.as_ref().is_some_and(|progress| progress.standing == FOLLOWING);
                 let heard = heard.as_deref().filter(|_| !is_told);
                 ("async", Some(point_of(point.as_deref(), heard, staged.as_deref())))

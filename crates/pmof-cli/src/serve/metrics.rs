@@ -462,7 +462,7 @@ impl Metrics {
         page.gauge("root_size_bytes", "Size of the root's file system", status.total_bytes as f64)
     }
 
-    /// Those that are named: a bounded number.
+    /// The pools named, at most a bounded number.
     fn pools(&self, page: &mut Page<'_>) -> fmt::Result {
         let health = &self.0.health;
         let mut family = |name, help, value: fn(&PoolHealth) -> u64| {

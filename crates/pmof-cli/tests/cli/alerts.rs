@@ -68,7 +68,7 @@ fn a_deleted_file_is_a_degraded_pool_and_no_lost_writer() {
     third.line(&[" error pool_file_lost: the file of pool orders, which the initiator at 127.0.0.1", "pool=orders"]);
     assert!(!third.text().contains("pool_left_open"), "{}", third.text());
     pool.close().unwrap();
-    // By its own file, too, of a pool that nobody has open.
+    // For a pool that is not open, the target reads it from the file.
     assert_eq!((value(first, "pmof_pools_degraded"), of("pmof_pool_members_missing")), (1, 1));
 }
 

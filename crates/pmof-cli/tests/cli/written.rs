@@ -55,7 +55,7 @@ fn warned(said: &Said, to: &std::path::Path) -> Value {
     report
 }
 
-/// Writes whole pages all over a pool until it is told to stop, and counts them.
+/// Writes whole pages all over a pool until stopped, and counts them.
 fn write_pages(pool: &Pool, is_enough: &AtomicBool, written: &AtomicU64) {
     let mut lane = pool.lane();
     let pages = POOL_BYTES as u64 / 4096;

@@ -191,13 +191,16 @@ impl<T: Send + Sync> Default for PerProcess<T> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use std::rc::Rc;
 
     use super::*;
 
     /// Whether `is_right` holds in a child, which ends at once. `fork` makes the child.
-    fn holds_in_child(fork: impl FnOnce() -> libc::pid_t, is_right: impl FnOnce() -> bool) -> bool {
+    pub(in crate::forks) fn holds_in_child(
+        fork: impl FnOnce() -> libc::pid_t,
+        is_right: impl FnOnce() -> bool,
+    ) -> bool {
         let child = fork();
         assert!(child >= 0);
         if child == 0 {
@@ -211,7 +214,7 @@ mod tests {
         libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0
     }
 
-    fn fork() -> libc::pid_t {
+    pub(in crate::forks) fn fork() -> libc::pid_t {
         // SAFETY: the child calls what a forked process may, and ends.
         unsafe { libc::fork() }
     }

@@ -124,7 +124,7 @@ mod tests {
         let open =
             |url: &str| Pool::options().require(Durability::ProcessCrash).replica(url).open_read_only().unwrap_err();
         assert_eq!(kind(open("tcp://h/")), io::ErrorKind::InvalidInput);
-        // Nobody listens at port 1.
+        // Port 1 has no listener.
         assert_eq!(kind(open("tcp://127.0.0.1:1/orders")), io::ErrorKind::NotConnected);
         let directory = tempfile::tempdir().unwrap();
         assert_eq!(kind(open(&format!("file://{}/orders", directory.path().display()))), io::ErrorKind::NotFound);

@@ -44,7 +44,7 @@ pub(super) struct Epochs {
     current: AtomicU64,
     /// Members that the pool has and that have its data.
     count: AtomicUsize,
-    /// Those that it was forced to go on without, and has no others for.
+    /// Members that a forced opening went on without and that were not replaced.
     forgone: AtomicUsize,
     state: Mutex<State>,
 }

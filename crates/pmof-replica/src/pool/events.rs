@@ -260,7 +260,7 @@ impl fmt::Display for Event {
                 write!(f, "{replica:#} keeps its consistency points no more: what it kept of them is damaged, or gone")
             }
             Self::Forked => {
-                f.write_str("the pool was opened before fork(): its events are told to the process that opened it")
+                f.write_str("the pool was opened before fork(): only the process that opened it receives its events")
             }
             Self::NoneLeft => f.write_str("no replica is left that was in sync: open the pool again"),
             Self::Fenced { successor } => write!(f, "the pool was taken over by {successor}"),

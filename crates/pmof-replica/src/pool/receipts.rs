@@ -39,7 +39,7 @@ impl Open {
         epochs.is_none_or(|epochs| epochs.is_of_member(position, member.standing().place.url()))
     }
 
-    /// The replicas that the program has named and that are no members: those at these positions, and those that have said so.
+    /// The replicas that the program named and that are not members.
     fn not_members(&self, surplus: &[usize]) -> Vec<Arc<ReplicaPlace>> {
         let named = self.members.iter().take(self.facts.named_count).enumerate();
         let is_none = |(position, member): &(usize, &Arc<dyn Member>)| {

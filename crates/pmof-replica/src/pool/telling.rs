@@ -76,12 +76,12 @@ impl Shared {
         WriterStatus { members, events: told.collect(), scrubbed_unix_ms }
     }
 
-    /// A scrub of the whole pool has ended: the targets are told when, whether or not it found anything.
+    /// Tells the targets when a scrub of the whole pool ended, whether or not it found anything.
     pub(super) fn note_scrubbed(&self) {
         let unix_ms = since_1970().as_millis().try_into().unwrap_or(u64::MAX);
         self.telling.scrubbed_unix_ms.store(unix_ms, Ordering::Relaxed);
         if let Ok(open) = self.hold() {
-            // Whoever tells now has asked for the time before: this waits, since the pool may be closed next.
+            // Another thread may be sending the status from before the scrub. Wait for it: the pool may be closed next.
             self.tell(&open, self.telling.last.lock());
         }
     }

@@ -43,7 +43,7 @@ impl StatePage {
         self.sequence += if is_once { 1 } else { 2 };
     }
 
-    /// As `PoolStore::open_pool`, by whoever opens it next. `None`: neither slot is whole.
+    /// As `PoolStore::open_pool` reads it at the next opening. `None`: neither slot is whole.
     pub(super) fn read(&mut self) -> Option<PoolState> {
         let (state, sequence) = PoolState::read(PoolFormat::Three, REPLICAS_MAX, &self.bytes).ok()?;
         self.sequence = sequence;
@@ -110,7 +110,7 @@ impl World {
         self.read_state(number);
     }
 
-    /// A bit of a state page flips. Whoever has the replica open does not see it, and writes over it before long.
+    /// A bit of a state page flips. A writer that has the replica open does not see it, and soon overwrites it.
     pub(super) fn rot_state(&mut self) {
         let number = self.decay.below(self.targets.len());
         let target = &mut self.targets[number];

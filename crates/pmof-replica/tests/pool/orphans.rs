@@ -334,10 +334,10 @@ fn the_parts_of_a_set_stay_in_use_as_long_as_they_are_mapped() {
     let lock = || rustix::fs::flock(&file, rustix::fs::FlockOperation::NonBlockingLockExclusive);
     assert!(lock().is_err(), "libpmemobj finds it in use, too");
     drop(orphan);
-    lock().expect("nobody maps it");
+    lock().expect("no process maps it");
     rustix::fs::flock(&file, rustix::fs::FlockOperation::Unlock).expect("unlocked");
 
-    // Who has closed it keeps nobody out, mapped or not.
+    // A writer that closed the pool keeps no one else out, whether or not it still maps it.
     let closed = opens();
     map(&closed, closed.ask(&open()));
     assert_eq!(closed.ask(&Request::Close { in_order: true }), Reply::Closed);

@@ -49,7 +49,7 @@ impl Shared {
         let (mut digest, mut done) = (Some(digest), Some(done));
         self.digests.add(&self.background, move || {
             let reply = match digest.take() {
-                // Nobody waits for it any more.
+                // The client is gone.
                 Some(_) if !connection.is_established() || shared.stopped() => {
                     Err(Refused::new(ServiceCode::NotOpen, "the connection has ended"))
                 }

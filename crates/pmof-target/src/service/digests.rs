@@ -84,7 +84,7 @@ mod tests {
 
     use super::*;
 
-    /// Each has a part done before any has its next one, whoever came first and however much it asked for.
+    /// Every job has one part done before any job has its next one, whatever its size and order of arrival.
     #[test]
     fn each_has_its_turn() {
         let (background, digests) = (Background::start().unwrap(), Arc::new(Digests::default()));

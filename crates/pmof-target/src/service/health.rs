@@ -20,7 +20,7 @@ const SCRUBS_MAX: usize = 10_000;
 pub struct PoolCounts {
     /// Being written by an initiator of this target.
     pub being_written: u64,
-    /// Whole, and written by nobody.
+    /// Whole, and without a writer.
     pub idle: u64,
     /// Damaged, of another version, or unreadable.
     pub unusable: u64,

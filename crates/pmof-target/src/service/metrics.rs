@@ -42,7 +42,7 @@ pub struct TargetMetrics {
     pub waits: DurationCounts,
     /// Pools, as they are now.
     pub pools: PoolCounts,
-    /// How each pool is, the worst first: those whose next loss is a loss of bytes, then those that lack a member, then those that are written.
+    /// The health of each pool, the worst first: pools whose next loss loses bytes, pools that lack a member, pools with a writer, then the rest.
     pub health: Vec<PoolHealth>,
 }
 
@@ -52,7 +52,7 @@ pub struct TargetMetrics {
 pub struct RequestCounts {
     /// How long they took. Its failures are those that were refused.
     pub durations: DurationCounts,
-    /// Those that were refused, by the reason: each reason that there is, from the start on.
+    /// Refused requests by reason; every reason is listed from the start.
     pub refused: Vec<(PoolRefusal, u64)>,
 }
 

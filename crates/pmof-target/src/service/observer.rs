@@ -1,17 +1,17 @@
-//! How a target does.
+//! Observes a running target.
 
 use std::sync::Arc;
 
 use super::Shared;
 
-/// Sees how a target does, from any thread; it does not keep the target running.
+/// Observes a target from any thread; it does not keep the target running.
 #[derive(Clone, Debug)]
 pub struct Observer {
     pub(super) shared: Arc<Shared>,
 }
 
 impl Observer {
-    /// Connections that there are. It waits for whoever changes them.
+    /// The number of connections. Waits for a thread that is changing them.
     pub fn connections(&self) -> u64 {
         self.shared.connections()
     }

@@ -22,7 +22,7 @@ pub(super) fn stays_mapped(file: BorrowedFd<'_>) -> io::Result<bool> {
     Ok(true)
 }
 
-/// Whether a process has it mapped now. Where the file system has no such locks, nobody was given the file.
+/// Whether a process has it mapped now. A file system without such locks means that no process was given the file.
 pub(super) fn is_mapped(file: BorrowedFd<'_>) -> io::Result<bool> {
     is_mapped_for_writing(file).or_else(|error| match Errno::from_io_error(&error) {
         Some(Errno::INVAL | Errno::NOLCK | Errno::NOSYS | Errno::OPNOTSUPP) => Ok(false),

@@ -49,7 +49,7 @@ impl OpenPool {
         self.memory.take_back();
     }
 
-    /// Whether another process still has the memory mapped for writing, or can map it. Nobody may get it meanwhile. `otherwise` decides where the kernel does
+    /// Whether another process still has the memory mapped for writing, or can map it. No process may be given it meanwhile. `otherwise` decides where the kernel does
     /// not say.
     pub(crate) fn is_mapped_elsewhere(&self, otherwise: impl FnOnce() -> bool) -> bool {
         self.memory.close_handed_out();

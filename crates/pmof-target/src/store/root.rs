@@ -109,7 +109,7 @@ impl Root {
     }
 
     /// Refuses a root that its path does not lead to any more: it was unmounted, mounted over, renamed or removed. What is made there would be lost
-    /// to whoever looks under that path, such as this target when it is started again.
+    /// to a process that looks it up by that path, such as this target when it is started again.
     pub(super) fn check_attached(&self) -> Result<(), StoreError> {
         let detached = || StoreError::Detached { root: self.path.clone() };
         let own = Identity::of_file(self.directory.as_fd()).map_err(|error| self.io("fstat", "", error))?;

@@ -26,7 +26,7 @@ pub(crate) struct Surveyed {
 
 impl PoolStore {
     /// Looks at every pool once, in the order of their names: at its header, its state and its roster. Files that are nothing of a pool's are
-    /// passed over, and so are those that vanish meanwhile. Fails where the root cannot be read.
+    /// passed over, and so are files that vanish meanwhile. Fails where the root cannot be read.
     pub(crate) fn survey(
         &self,
         mut visit: impl FnMut(PoolName, Result<Surveyed, StoreError>),

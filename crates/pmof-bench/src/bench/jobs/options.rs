@@ -249,7 +249,7 @@ pub(super) fn is_known(setting: &Setting) -> bool {
     Job::blank("", IoEngine::ApmServer).set(setting, 1024).unwrap_or(true)
 }
 
-/// What is told of an option that is accepted, and changes nothing here.
+/// The note for an option that is accepted and has no effect.
 pub(super) fn note(setting: &Setting) -> Option<String> {
     let why = match setting.key.as_str() {
         "iomem_align" | "mem_align" => "memory is aligned to pages here",

@@ -176,7 +176,7 @@ fn a_damaged_slot_takes_no_answered_state_back() {
             let pool = open(&store, "orders", OpenFor::Write).expect("one slot is whole");
             assert_eq!(*pool.state(), expected, "{count} changes, slot {slot}");
             drop(pool);
-            // Whoever opens it for writing puts it into both slots before anything depends on it.
+            // An opening for writing puts it into both slots before anything depends on it.
             damage(&store, STATE_BYTES / 2, (STATE_OFFSET, 1 - slot));
             assert_eq!(store.info(&name("orders")).expect("info").state, expected, "{count} changes, slot {slot}");
         }
