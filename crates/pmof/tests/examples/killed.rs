@@ -18,7 +18,7 @@ use pmof::{
 
 use crate::{
     pools::Two,
-    support::{DATA_OFFSET, EXAMPLES, POOL_EXAMPLES, Said, Way, directories, program, wait, ways},
+    support::{DATA_OFFSET, EXAMPLES, POOL_EXAMPLES, Said, directories, program, wait, ways},
 };
 
 /// Kills at different moments, the first before anything is done.
@@ -177,10 +177,10 @@ fn a_killed_server_keeps_what_it_answered() {
         let (mut child, address) = server(&two);
         thread::scope(|scope| {
             let clients = (0..3).map(|client| {
-                let address = &address;
+                // Before the server is killed.
+                let mut stream = TcpStream::connect(&address).unwrap();
                 scope.spawn(move || {
                     let mut answers = Vec::new();
-                    let mut stream = TcpStream::connect(address).unwrap();
                     let mut lines = BufReader::new(stream.try_clone().unwrap());
                     for number in 0.. {
                         let line = format!("line {number} of client {client} in run {run}.");
@@ -294,7 +294,7 @@ fn killed_targets_are_started_again() {
             // It had come to its end, or says that the target is gone.
             let said = wait(initiator);
             assert!(said.code == Some(0) || !said.errors.is_empty(), "{name}: {said:?}");
-            let again = Way::at(&address);
+            let again = way.at(&address);
             drop(again.serve(name, &[]));
         }
     }

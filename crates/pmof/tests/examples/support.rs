@@ -149,9 +149,11 @@ impl Way {
         Self { serve: words("tcp://127.0.0.1:0"), connect: Vec::new(), _socket: None }
     }
 
-    /// At an address that another had.
-    pub(crate) fn at(address: &Address) -> Self {
-        Self { serve: vec![address.to_string()], connect: Vec::new(), _socket: None }
+    /// The same at an address that another target had.
+    pub(crate) fn at(&self, address: &Address) -> Self {
+        let options = self.serve.split_last().map_or(&[][..], |(_, options)| options);
+        let serve = [options, &[address.to_string()]].concat();
+        Self { serve, connect: self.connect.clone(), _socket: None }
     }
 
     fn shm() -> Self {
