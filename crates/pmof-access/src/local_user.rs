@@ -39,8 +39,9 @@ const STATE_AT: usize = HEADER_BYTES + 1;
 const SOCKET_AT: usize = HEADER_BYTES + 4;
 const USER_AT: usize = SOCKET_AT + SOCKET_BYTES + 12;
 const ANSWER_BYTES: usize = USER_AT + 4;
-/// `TCP_ESTABLISHED`.
+/// `TCP_ESTABLISHED` and `TCP_LISTEN`.
 const ESTABLISHED: u8 = 1;
+const LISTEN: u8 = 10;
 /// Both ports, both addresses, no interface and, for a request, `INET_DIAG_NOCOOKIE`.
 const COOKIE_AT: usize = 40;
 const ADDRESSES_AT: [usize; 2] = [4, 20];
@@ -54,7 +55,21 @@ const TCP: u8 = 6;
 /// The kernel does not tell (it lacks `tcp_diag`, or a sandbox forbids the question: any errno), or that socket is not connected any
 /// more (`ENOENT` of the kernel, or [`io::ErrorKind::NotConnected`]).
 pub fn user_of(from: SocketAddr, to: SocketAddr) -> io::Result<u32> {
-    let (from, to) = (canonical(from), canonical(to));
+    let asked = (canonical(from), canonical(to));
+    user_in(&ask(asked)?, asked)
+}
+
+/// The user whose socket listens at an address of this machine, if one does and the kernel tells.
+fn listener_at(address: SocketAddr) -> Option<u32> {
+    let address = canonical(address);
+    let nobody: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    // No connection comes from port 0, and so the kernel finds who listens.
+    let answer = ask((address, SocketAddr::new(nobody, 0))).ok()?;
+    (is_about_a_socket(&answer) && answer[STATE_AT] == LISTEN).then(|| user_at(&answer))
+}
+
+/// What the kernel answers about the socket at the first address that is connected to the second.
+fn ask((from, to): (SocketAddr, SocketAddr)) -> io::Result<Vec<u8>> {
     let socket = socket_with(
         AddressFamily::NETLINK,
         SocketType::DGRAM,
@@ -66,9 +81,10 @@ pub fn user_of(from: SocketAddr, to: SocketAddr) -> io::Result<u32> {
     let request = request(from, to);
     send(&socket, &request, SendFlags::empty())?;
     // The kernel answers before `send` returns.
-    let mut answer = [0; 1024];
+    let mut answer = vec![0; 1024];
     let (len_bytes, _) = recv(&socket, &mut answer[..], RecvFlags::empty())?;
-    user_in(&answer[..len_bytes], (from, to))
+    answer.truncate(len_bytes);
+    Ok(answer)
 }
 
 /// An address of IPv4 within IPv6 as one of IPv4, and every other without what the wire does not carry.
@@ -107,24 +123,31 @@ fn socket_bytes(from: SocketAddr, to: SocketAddr) -> [u8; SOCKET_BYTES] {
     socket
 }
 
+/// The type of an answer.
+fn kind_of(answer: &[u8]) -> Option<u16> {
+    Some(u16::from_ne_bytes(answer.get(4..6)?.try_into().ok()?))
+}
+
+fn is_about_a_socket(answer: &[u8]) -> bool {
+    kind_of(answer) == Some(BY_FAMILY) && answer.len() >= ANSWER_BYTES
+}
+
+/// The user in a whole answer.
+fn user_at(answer: &[u8]) -> u32 {
+    u32::from_ne_bytes(std::array::from_fn(|at| answer[USER_AT + at]))
+}
+
 /// The user in an answer about this socket. An answer about a listening socket of the same port is none: the kernel gives one where the
 /// connected socket is gone.
 fn user_in(answer: &[u8], asked: (SocketAddr, SocketAddr)) -> io::Result<u32> {
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "an answer of sock_diag that is none");
-    let word = |at: usize| -> Option<[u8; 4]> { answer.get(at..at + 4)?.try_into().ok() };
-    let kind = answer.get(4..6).and_then(|kind| kind.try_into().ok()).map(u16::from_ne_bytes);
-    match kind {
-        Some(ERROR) => {
-            let errno = word(HEADER_BYTES).map(i32::from_ne_bytes).ok_or_else(malformed)?;
-            Err(io::Error::from_raw_os_error(errno.saturating_neg()))
-        }
-        Some(BY_FAMILY) if answer.len() >= ANSWER_BYTES => {
-            let is_connected = answer[STATE_AT] == ESTABLISHED;
-            if !is_connected || addresses_in(answer) != asked {
-                return Err(io::ErrorKind::NotConnected.into());
-            }
-            word(USER_AT).map(u32::from_ne_bytes).ok_or_else(malformed)
-        }
+    if is_about_a_socket(answer) {
+        let is_connected = answer[STATE_AT] == ESTABLISHED && addresses_in(answer) == asked;
+        return if is_connected { Ok(user_at(answer)) } else { Err(io::ErrorKind::NotConnected.into()) };
+    }
+    let errno = answer.get(HEADER_BYTES..).and_then(<[u8]>::first_chunk).copied().map(i32::from_ne_bytes);
+    match (kind_of(answer), errno) {
+        (Some(ERROR), Some(errno)) => Err(io::Error::from_raw_os_error(errno.saturating_neg())),
         _ => Err(malformed()),
     }
 }
@@ -181,33 +204,62 @@ impl From<NotTrusted> for io::Error {
     }
 }
 
-/// Whether this user or root has the other end of a socket, where both are at loopback addresses of this machine. It must have said something:
-/// only then a process has accepted the connection.
-///
-/// # Errors
-/// Of [`NotTrusted`]; `ConnectionAborted` if the other end is already closed and so has no owner.
-pub(crate) fn check_target(socket: &Uninherited) -> io::Result<()> {
-    let unknown = |error: io::Error| NotTrusted::Unknown(error.to_string());
-    let own = getsockname(socket).map_err(|errno| unknown(errno.into()))?;
-    let Ok(own) = SocketAddr::try_from(own) else { return Ok(()) };
-    let peer = getpeername(socket).map_err(|errno| unknown(errno.into()))?;
-    let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-    let peer = peer.ok_or_else(|| unknown(io::ErrorKind::NotConnected.into()))?;
-    if ![own, peer].iter().any(|end| end.ip().to_canonical().is_loopback()) {
-        return Ok(());
-    }
-    match user_of(peer, own) {
-        Ok(user) => Ok(check_user(user)?),
-        Err(error) if matches!(error.kind(), io::ErrorKind::NotConnected | io::ErrorKind::NotFound) => {
-            if is_open(socket) {
-                let why =
-                    "no process of this network namespace has the other end: is the port forwarded to another one?";
-                return Err(NotTrusted::Unknown(why.to_owned()).into());
-            }
-            let why = "it closed the connection before the kernel was asked whose it is";
-            Err(io::Error::new(io::ErrorKind::ConnectionAborted, why))
+/// Whose targets are believed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Trust {
+    /// Any user's.
+    AnyUser,
+    /// This user's and root's, where both ends are at loopback addresses of this machine.
+    OwnUser {
+        /// Whose socket listened at the address when the connection had been made, if the kernel told: who has answered and closed the
+        /// connection since has no socket that could be asked about.
+        listener: Option<u32>,
+    },
+}
+
+impl Trust {
+    /// For a connection that was just begun.
+    pub(crate) fn new(trust_host: bool, socket: &Uninherited) -> Self {
+        if trust_host {
+            return Self::AnyUser;
         }
-        Err(error) => Err(unknown(error).into()),
+        // On loopback the connection stands when `connect` returns; where it does not, someone else might listen before it does.
+        let peer = getpeername(socket).ok().flatten().and_then(|peer| SocketAddr::try_from(peer).ok());
+        let on_loopback = peer.filter(|peer| peer.ip().to_canonical().is_loopback());
+        Self::OwnUser { listener: on_loopback.and_then(listener_at) }
+    }
+
+    /// Whether the other end of the socket is believed. It must have said something: only then a process has accepted the connection.
+    ///
+    /// # Errors
+    /// Of [`NotTrusted`]; `ConnectionAborted` if the other end is already closed and nobody knows whose it was.
+    pub(crate) fn check(self, socket: &Uninherited) -> io::Result<()> {
+        let Self::OwnUser { listener } = self else { return Ok(()) };
+        let unknown = |error: io::Error| NotTrusted::Unknown(error.to_string());
+        let own = getsockname(socket).map_err(|errno| unknown(errno.into()))?;
+        let Ok(own) = SocketAddr::try_from(own) else { return Ok(()) };
+        let peer = getpeername(socket).map_err(|errno| unknown(errno.into()))?;
+        let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+        let peer = peer.ok_or_else(|| unknown(io::ErrorKind::NotConnected.into()))?;
+        if ![own, peer].iter().any(|end| end.ip().to_canonical().is_loopback()) {
+            return Ok(());
+        }
+        match user_of(peer, own) {
+            Ok(user) => Ok(check_user(user)?),
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotConnected | io::ErrorKind::NotFound) => {
+                if is_open(socket) {
+                    let why =
+                        "no process of this network namespace has the other end: is the port forwarded to another one?";
+                    return Err(NotTrusted::Unknown(why.to_owned()).into());
+                }
+                if let Some(listener) = listener {
+                    return Ok(check_user(listener)?);
+                }
+                let why = "it closed the connection before the kernel was asked whose it is";
+                Err(io::Error::new(io::ErrorKind::ConnectionAborted, why))
+            }
+            Err(error) => Err(unknown(error).into()),
+        }
     }
 }
 
@@ -279,6 +331,26 @@ mod tests {
     fn users_are_called_by_their_names() {
         assert_eq!(user_name(0), "user root (0)");
         assert_eq!(user_name(4_000_000_000), "user 4000000000");
+    }
+
+    /// A target may answer and close before its client looks.
+    #[test]
+    fn the_other_end_of_a_closed_connection_is_the_listeners() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let client = Uninherited::open(|| TcpStream::connect(at).map(Into::into)).unwrap();
+        let trust = Trust::new(false, &client);
+        assert!(matches!(trust, Trust::OwnUser { listener: Some(user) } if user == own_user()), "{trust:?}");
+        drop(listener.accept().unwrap());
+        drop(listener);
+        trust.check(&client).unwrap();
+        let foreign = Trust::OwnUser { listener: Some(own_user() + 1) };
+        let error = foreign.check(&client).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
+        let error = Trust::OwnUser { listener: None }.check(&client).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted, "{error}");
+        Trust::AnyUser.check(&client).unwrap();
+        assert_eq!(listener_at(at), None);
     }
 
     /// The kernel finds a listener where no connection is.

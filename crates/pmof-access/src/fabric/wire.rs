@@ -26,7 +26,8 @@ use super::{
 use crate::{
     DEFAULT_LOSS_TIMEOUT, Method, RemoteRegion, SetupError, Transport,
     error::system,
-    local_user, rendezvous,
+    local_user::Trust,
+    rendezvous,
     request::{Data, Request, Verb},
     sleeping::Sleeping,
     spoken::{self, FABRIC_MAGIC, OtherTransport},
@@ -60,8 +61,7 @@ pub(super) struct FabricWire {
     pub(super) is_initiator: bool,
     /// It has said the magic of its greeting already.
     has_announced: bool,
-    /// Whose process answers is not asked.
-    trust_host: bool,
+    trust: Trust,
     /// Of the connection.
     number: u64,
     /// From when this side's endpoint is there.
@@ -96,7 +96,8 @@ impl FabricWire {
         trust_host: bool,
     ) -> io::Result<Self> {
         let socket = rendezvous::connecting(to, None)?;
-        Ok(Self { trust_host, ..Self::new(opened, socket, true, loss_timeout)? })
+        let trust = Trust::new(trust_host, &socket);
+        Ok(Self { trust, ..Self::new(opened, socket, true, loss_timeout)? })
     }
 
     /// Takes a connection over and greets. None if it is gone already.
@@ -132,7 +133,7 @@ impl FabricWire {
             theirs: None,
             is_initiator,
             has_announced: false,
-            trust_host: false,
+            trust: Trust::AnyUser,
             number: 0,
             lane: None,
             is_standing: false,
@@ -188,8 +189,8 @@ impl FabricWire {
         {
             return Ok(false);
         }
-        if self.greeting.is_empty() && self.is_initiator && !self.trust_host {
-            local_user::check_target(&self.socket)?;
+        if self.greeting.is_empty() {
+            self.trust.check(&self.socket)?;
         }
         let mut bytes = [0; GREETING_BYTES];
         let len = GREETING_BYTES - self.greeting.len();

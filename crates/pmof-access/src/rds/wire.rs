@@ -25,7 +25,8 @@ use super::{
 use crate::{
     DEFAULT_LOSS_TIMEOUT, SetupError, Transport,
     error::system,
-    local_user, rendezvous,
+    local_user::Trust,
+    rendezvous,
     sleeping::Sleeping,
     spoken::{self, RDS_MAGIC},
     wire::{CompletionChannel, DirectWay, Finished, Wire},
@@ -45,8 +46,7 @@ pub(super) struct RdsWire {
     is_initiator: bool,
     /// It has said the magic of its greeting already.
     has_announced: bool,
-    /// Whose process answers is not asked.
-    trust_host: bool,
+    trust: Trust,
     /// From when this side's RDS socket is there.
     lane: Option<Lane>,
     /// Both sides know each other's RDS socket.
@@ -71,7 +71,8 @@ impl RdsWire {
         trust_host: bool,
     ) -> io::Result<Self> {
         let socket = rendezvous::connecting(to, source)?;
-        Ok(Self { trust_host, ..Self::new(socket, true, loss_timeout)? })
+        let trust = Trust::new(trust_host, &socket);
+        Ok(Self { trust, ..Self::new(socket, true, loss_timeout)? })
     }
 
     /// Takes a connection over and greets. None if it is gone already, or came to an address that has no RDS.
@@ -99,7 +100,7 @@ impl RdsWire {
             greeting: Vec::new(),
             is_initiator,
             has_announced: false,
-            trust_host: false,
+            trust: Trust::AnyUser,
             lane: None,
             is_standing: false,
             is_gone: false,
@@ -144,8 +145,8 @@ impl RdsWire {
         if self.greeting.is_empty() && !spoken::listen_to(&self.socket, Transport::Rds, self.is_initiator)? {
             return Ok(false);
         }
-        if self.greeting.is_empty() && self.is_initiator && !self.trust_host {
-            local_user::check_target(&self.socket)?;
+        if self.greeting.is_empty() {
+            self.trust.check(&self.socket)?;
         }
         let mut bytes = [0; GREETING_BYTES];
         let len = GREETING_BYTES - self.greeting.len();

@@ -19,7 +19,7 @@ use rustix::{
 };
 
 use super::{Socket, Wire};
-use crate::{Transport, local_user, spoken};
+use crate::{Transport, local_user::Trust, spoken};
 
 mod opening;
 
@@ -44,8 +44,7 @@ pub(crate) struct TcpWire {
     is_initiator: bool,
     /// The other side has said nothing yet.
     is_unheard: bool,
-    /// Whose process answers is not asked.
-    trust_host: bool,
+    trust: Trust,
 }
 
 impl TcpWire {
@@ -55,9 +54,11 @@ impl TcpWire {
         let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
         let socket = Uninherited::open(|| socket_with(family, SocketType::STREAM, flags, Some(ipproto::TCP)))?;
         match connect(&socket, &address) {
-            Ok(()) | Err(Errno::INPROGRESS) => Ok(Self { trust_host, ..Self::new(socket, true, loss_timeout)? }),
-            Err(errno) => Err(errno),
+            Ok(()) | Err(Errno::INPROGRESS) => {}
+            Err(errno) => return Err(errno),
         }
+        let trust = Trust::new(trust_host, &socket);
+        Ok(Self { trust, ..Self::new(socket, true, loss_timeout)? })
     }
 
     /// Takes a non-blocking socket over and lets the kernel watch the other host.
@@ -69,7 +70,7 @@ impl TcpWire {
             // Where it is not allowed, the system's choice serves too.
             let _ = sockopt::set_tcp_congestion(&socket, LOOPBACK_CONGESTION_CONTROL);
         }
-        let wire = Self { socket: Arc::new(socket), is_initiator, is_unheard: true, trust_host: false };
+        let wire = Self { socket: Arc::new(socket), is_initiator, is_unheard: true, trust: Trust::AnyUser };
         wire.watch_host(loss_timeout)?;
         Ok(wire)
     }
@@ -100,13 +101,10 @@ impl Wire for TcpWire {
             if !spoken::listen_to(&self.socket, Transport::Tcp, self.is_initiator)? {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            if self.is_initiator && !self.trust_host {
-                match local_user::check_target(&self.socket) {
-                    // One that refuses closes at once. Its reason is heard, and no connection comes of it.
-                    Err(error) if error.kind() == io::ErrorKind::ConnectionAborted && spoken::refuses(&self.socket) => {
-                    }
-                    checked => checked?,
-                }
+            match self.trust.check(&self.socket) {
+                // One that refuses closes at once. Its reason is heard, and no connection comes of it.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionAborted && spoken::refuses(&self.socket) => {}
+                checked => checked?,
             }
             self.is_unheard = false;
         }
