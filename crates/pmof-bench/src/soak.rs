@@ -252,6 +252,7 @@ impl<'a> Soak<'a> {
         for report in told {
             match *report {
                 Report::Opened => bail!("the writer opened the pool twice"),
+                Report::Few => bail!("the receipt of a pool with one replica does not name it"),
                 Report::Issued(batch) => {
                     let writes = self.workload.batch(round, batch);
                     self.summary.batches_issued += 1;

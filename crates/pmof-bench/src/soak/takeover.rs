@@ -82,6 +82,8 @@ struct Summary {
     kills_of_target: u64,
     batches_issued: u64,
     batches_acknowledged: u64,
+    /// Of these, batches whose receipts named no majority of the members: the others were catching up.
+    batches_of_few: u64,
     /// Batches that stopped writers issued when they were continued: no byte of them may be there.
     batches_issued_late: u64,
     /// Writers that named their successor when they ended.
@@ -236,6 +238,7 @@ impl<'a> Soak<'a> {
         for (at, report) in told.iter().chain(late).enumerate() {
             match *report {
                 Report::Opened => {}
+                Report::Few => self.summary.batches_of_few += 1,
                 Report::Issued(_) if is_late(at) => self.summary.batches_issued_late += 1,
                 Report::Issued(batch) => {
                     self.summary.batches_issued += 1;
@@ -443,7 +446,12 @@ fn print_summary(summary: &Summary) {
         summary.elapsed_seconds,
         summary.kills_of_target
     );
-    say!("batches: {} issued, {} acknowledged", summary.batches_issued, summary.batches_acknowledged);
+    say!(
+        "batches: {} issued, {} acknowledged, {} of them by no majority of the members, as the others were catching up",
+        summary.batches_issued,
+        summary.batches_acknowledged,
+        summary.batches_of_few
+    );
     say!(
         "stopped writers: {} named their successor; {} batches issued when they went on, none of which is there",
         summary.told,

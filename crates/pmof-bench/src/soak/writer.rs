@@ -75,6 +75,8 @@ pub(super) enum Report {
     Issued(u64),
     /// The receipt of this batch is there.
     Acknowledged(u64),
+    /// The receipt of the batch that is about to be acknowledged names no majority of the pool's members.
+    Few,
 }
 
 impl Report {
@@ -83,6 +85,7 @@ impl Report {
             Self::Opened => (b'O', 0),
             Self::Issued(batch) => (b'I', batch),
             Self::Acknowledged(batch) => (b'A', batch),
+            Self::Few => (b'F', 0),
         };
         let mut bytes = [kind; REPORT_BYTES];
         bytes[1..].copy_from_slice(&number.to_le_bytes());
@@ -96,6 +99,7 @@ impl Report {
             b'O' => Some(Self::Opened),
             b'I' => Some(Self::Issued(number)),
             b'A' => Some(Self::Acknowledged(number)),
+            b'F' => Some(Self::Few),
             _ => None,
         }
     }
@@ -137,8 +141,12 @@ fn persist(pool: &Pool, workload: Workload, round: u64, number: u64) -> anyhow::
         batch.write(write.offset(), &write.bytes())?;
     }
     let receipt = batch.persist()?;
-    let is_enough = 2 * receipt.replicas.len() > receipt.made_count;
-    ensure!(receipt.durability == Durability::PowerFailure && is_enough, "weak receipt: {receipt}");
+    let is_few = 2 * receipt.replicas.len() <= receipt.made_count;
+    ensure!(receipt.durability == Durability::PowerFailure, "weak receipt: {receipt}");
+    // A writer that died while it told its members a mark leaves those behind that had not heard of it: the next one writes to the others, and copies.
+    if is_few {
+        tell(Report::Few)?;
+    }
     Ok(())
 }
 
