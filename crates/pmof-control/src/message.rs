@@ -50,6 +50,8 @@
 //! | 34 | `Discard` | name |
 //! | 35 | `TellStatus` | writer's status |
 //! | 36 | `WriterStatus` | name |
+//! | 37 | `Infos` | count `u16`, that many names |
+//! | 38 | `SetFiles` | first `u64`, set |
 //! | 0x81 | `Opened` | pool UUID `[16]`, replica UUID `[16]`, size `u64`, replica count `u16`, replica index `u16`, user flags `[16]`, state, `u16` length and descriptor |
 //! | 0x82 | `Closed` | - |
 //! | 0x83 | `Removed` | - |
@@ -76,6 +78,8 @@
 //! | 0xa1 | `Status` | protocol version `u16`, pool format `u16`, draining `u8` (0 or 1), uptime in milliseconds, connections, limit of connections, memory in use, memory budget, free bytes and bytes of the root's file system, each `u64`, version and root, each a text |
 //! | 0xa3 | `StatusTold` | - |
 //! | 0xa4 | `WriterStatus` | known `u8` (0 or 1), and after a 1: writer's status |
+//! | 0xa5 | `Infos` | count `u8`, that many descriptions, each after a 1 as in `Info`, after a 0 as in `Refused` |
+//! | 0xa6 | `SetFiles` | more `u8` (0 or 1), count `u16`, that many files, each an identity `[32]` and a text: its path there |
 //! | 0xff | `Refused` | code `u16`, text |
 //!
 //! A *promise* is two bytes, [`Mechanism`](pmof_mem::Mechanism)'s and [`Evidence`](pmof_mem::Evidence)'s numbers, both 0 where the medium cannot give the level;
@@ -86,14 +90,14 @@
 //! number `u16`, and the low half `u32` of each. A *part* of a [roster](crate::Roster) is
 //! the length of the whole `u16`, a length `u16`, and that many bytes. A *writer's status* is a `u8`, at most 64, and that many members, each an index `u16`, a
 //! [standing](crate::MemberStanding) `u8`, and as `u64` bytes that it lacks, bytes copied a second, bytes of lag and milliseconds of lag; then a `u8`, at most 16, and that many events,
-//! each milliseconds since 1970 `u64` and a text of at most 200 bytes.
+//! each milliseconds since 1970 `u64` and a text of at most 200 bytes. An *identity* of a file is that of [`PartFile`](pmof_pool::PartFile).
 
 pub use claim::Claim;
 pub use error::ControlError;
 pub use limits::{
     ATTRIBUTES_BYTES, CONTROL_VERSION, DATA_RANGES_MAX, DIGESTED_MAX_BYTES, DIGESTS_MAX, INTENT_MESSAGE_WORDS_MAX,
-    MAX_DESCRIPTOR_BYTES, MAX_HOLDER_BYTES, MAX_MESSAGE_BYTES, MAX_REFUSAL_BYTES, NONCE_BYTES, PROOF_BYTES,
-    ROSTER_PART_BYTES,
+    MAX_DESCRIPTOR_BYTES, MAX_HOLDER_BYTES, MAX_MESSAGE_BYTES, MAX_PATH_BYTES, MAX_REFUSAL_BYTES, NONCE_BYTES,
+    PROOF_BYTES, ROSTER_PART_BYTES,
 };
 pub use reply::Reply;
 pub use request::Request;

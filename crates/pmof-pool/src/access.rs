@@ -4,7 +4,7 @@ use std::{error::Error, fmt, ops::Range, sync::Arc};
 
 use pmof_mem::Memory;
 
-use crate::{Attributes, DIGEST_BLOCK_LEN_BYTES, Digest, RemoteSpec, ShutdownState};
+use crate::{Attributes, DIGEST_BLOCK_LEN_BYTES, Digest, PartFile, RemoteSpec, ShutdownState};
 
 mod local;
 mod no_remotes;
@@ -126,6 +126,9 @@ pub enum Reached {
 
 /// Access to the replicas that a pool set names on other machines.
 pub trait RemoteReplicas {
+    /// The files that the set on that machine names, whether they exist yet or not. Nothing is opened.
+    fn files(&mut self, remote: &RemoteSpec) -> Result<Vec<PartFile>, AccessError>;
+
     /// Opens one, of at least `len_bytes`.
     fn open(&mut self, remote: &RemoteSpec, len_bytes: u64, access: OpenFor) -> Result<Reached, AccessError>;
 

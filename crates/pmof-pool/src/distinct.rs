@@ -1,14 +1,71 @@
-//! Whether the parts of a set are distinct files: two names can lead to one file.
+//! Whether the parts of a set are distinct files: two names can lead to one file, on this machine and on others.
 
 use std::{
     collections::HashMap,
     ffi::OsString,
-    fs, io,
-    os::unix::fs::{FileTypeExt as _, MetadataExt as _},
+    fmt, fs, io,
+    os::unix::{
+        ffi::OsStrExt as _,
+        fs::{FileTypeExt as _, MetadataExt as _},
+    },
     path::{Path, PathBuf},
 };
 
-use crate::{PartSpec, PoolSet, PoolSetError, ReplicaSpec, part::names_in};
+use uuid::Uuid;
+
+use crate::{
+    AccessError, PartSpec, PoolSet, PoolSetError, RemoteReplicas, RemoteSpec, ReplicaSpec, SyncError, part::names_in,
+    sync::of_files,
+};
+
+/// Bytes of the identity of a file.
+pub const FILE_IDENTITY_BYTES: usize = 32;
+
+/// A file that a part names, or will be: what tells it from every other file, also from those of other machines.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartFile {
+    /// The BLAKE3 digest of, without gaps: the machine's `boot_id` `[16]`, or zeros where it is not known; a kind `u8`; and by that (numbers little-endian)
+    /// 0 a file or directory that exists: its file system `u64` and inode `u64`; 1 a device: its number `u64`; 2 a file that does not exist
+    /// yet: file system and inode of its directory, and its name there.
+    pub identity: [u8; FILE_IDENTITY_BYTES],
+    /// Its path on that machine.
+    pub path: PathBuf,
+}
+
+impl PartFile {
+    /// The files that `parts` name on the machine that was started at `boot`. Those that cannot be resolved are left out: opening or making
+    /// them fails.
+    pub fn of_parts(parts: &[PartSpec], boot: Option<Uuid>) -> Vec<Self> {
+        let paths = parts.iter().flat_map(|part| std::iter::once(part.path.clone()).chain(names_in(&part.path)));
+        let file = |path: PathBuf| Some(Self { identity: Identity::of(&path)?.digest(boot), path });
+        paths.filter_map(file).collect()
+    }
+}
+
+/// The time since this machine was started, as its kernel names it.
+pub fn boot_of_this_machine() -> Option<Uuid> {
+    fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().parse().ok()
+}
+
+/// Where a set names a file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FilePlace {
+    /// The file, on its machine.
+    pub path: PathBuf,
+    /// The replica, if it is on another machine.
+    pub remote: Option<RemoteSpec>,
+}
+
+impl fmt::Display for FilePlace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { path, remote } = self;
+        write!(f, "{}", path.display())?;
+        match remote {
+            Some(RemoteSpec { node, set, .. }) => write!(f, " of {} on {node}", set.display()),
+            None => Ok(()),
+        }
+    }
+}
 
 /// What a name resolves to, through all links and directories.
 #[derive(Debug, PartialEq, Eq, Hash)]
@@ -35,6 +92,19 @@ impl Identity {
             }
             Err(_) => None,
         }
+    }
+
+    /// See [`PartFile::identity`].
+    fn digest(&self, boot: Option<Uuid>) -> [u8; FILE_IDENTITY_BYTES] {
+        let mut hasher = blake3::Hasher::new();
+        let (kind, numbers, name): (u8, &[u64], &[u8]) = match self {
+            Self::File(device, inode) => (0, &[*device, *inode], &[]),
+            Self::Device(number) => (1, &[*number], &[]),
+            Self::New(device, inode, name) => (2, &[*device, *inode], name.as_bytes()),
+        };
+        hasher.update(boot.unwrap_or_default().as_bytes()).update(&[kind]);
+        let numbers: Vec<u8> = numbers.iter().flat_map(|number| number.to_le_bytes()).collect();
+        *hasher.update(&numbers).update(name).finalize().as_bytes()
     }
 }
 
@@ -91,6 +161,96 @@ pub(crate) fn check_added(from: &PoolSet, to: &PoolSet, added: &[usize]) -> Resu
     Ok(())
 }
 
+/// The files of replicas on other machines, each of which is asked once.
+#[derive(Debug, Default)]
+pub(crate) struct FilesElsewhere {
+    asked: Vec<(RemoteSpec, Vec<PartFile>)>,
+}
+
+impl FilesElsewhere {
+    /// Asks for those of a set, but for the replicas at the places `skipped`.
+    ///
+    /// Errors: the place of a replica that could not be asked, and why.
+    pub(crate) fn ask(
+        &mut self,
+        set: &PoolSet,
+        skipped: &[usize],
+        remotes: &mut dyn RemoteReplicas,
+    ) -> Result<(), (usize, AccessError)> {
+        for (index, spec) in set.replicas.iter().enumerate().filter(|(index, _)| !skipped.contains(index)) {
+            if let Some(remote) = spec.remote().filter(|remote| self.of(remote).is_none()) {
+                let files = remotes.files(remote).map_err(|error| (index, error))?;
+                self.asked.push((remote.clone(), files));
+            }
+        }
+        Ok(())
+    }
+
+    fn of(&self, remote: &RemoteSpec) -> Option<&[PartFile]> {
+        let is_it = |asked: &&(RemoteSpec, Vec<PartFile>)| (&asked.0.node, &asked.0.set) == (&remote.node, &remote.set);
+        self.asked.iter().find(is_it).map(|(_, files)| files.as_slice())
+    }
+
+    /// Fails with `SameFileElsewhere` if two replicas of the set have one file, at least one of them on another machine that was asked; gives the
+    /// place of the one that names it again.
+    pub(crate) fn check_set(&self, set: &PoolSet) -> Result<(), (usize, PoolSetError)> {
+        let mut seen = SeenElsewhere::new(self);
+        set.replicas.iter().enumerate().try_for_each(|(index, spec)| seen.add(spec).map_err(|error| (index, error)))
+    }
+
+    /// The same of a replica of `to` at one of the places `added`, and one of the set `from`.
+    pub(crate) fn check_added(
+        &self,
+        from: &PoolSet,
+        to: &PoolSet,
+        added: &[usize],
+    ) -> Result<(), (usize, PoolSetError)> {
+        for index in added {
+            let mut seen = SeenElsewhere::new(self);
+            // A set that names a file twice fails in its own check.
+            from.replicas.iter().for_each(|spec| drop(seen.add(spec)));
+            seen.add(&to.replicas[*index]).map_err(|error| (*index, error))?;
+        }
+        Ok(())
+    }
+}
+
+/// The files seen so far, of all machines.
+struct SeenElsewhere<'f> {
+    files: &'f FilesElsewhere,
+    boot: Option<Uuid>,
+    places: HashMap<[u8; FILE_IDENTITY_BYTES], FilePlace>,
+}
+
+impl<'f> SeenElsewhere<'f> {
+    fn new(files: &'f FilesElsewhere) -> Self {
+        Self { files, boot: boot_of_this_machine(), places: HashMap::new() }
+    }
+
+    fn add(&mut self, spec: &ReplicaSpec) -> Result<(), PoolSetError> {
+        let files = match spec {
+            ReplicaSpec::Local(parts) => PartFile::of_parts(parts, self.boot),
+            ReplicaSpec::Remote(remote) => self.files.of(remote).unwrap_or_default().to_vec(),
+        };
+        for PartFile { identity, path } in files {
+            let place = FilePlace { path, remote: spec.remote().cloned() };
+            if let Some(first) = self.places.insert(identity, place.clone()) {
+                return Err(PoolSetError::SameFileElsewhere { places: Box::new([first, place]) });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Asks all other machines of a set for the files of their replicas.
+///
+/// Errors: `SameFileElsewhere`; why a replica could not be asked.
+pub(crate) fn check_elsewhere(set: &PoolSet, remotes: &mut dyn RemoteReplicas) -> Result<(), SyncError> {
+    let mut files = FilesElsewhere::default();
+    files.ask(set, &[], remotes).map_err(|(index, source)| SyncError::Replica { index, source })?;
+    files.check_set(set).map_err(of_files)
+}
+
 impl PoolSet {
     /// Checks that all local parts are distinct files: two names may lead to one file, through links, directories or mounts.
     /// Files that do not exist yet are distinguished by their directories. Nothing is opened.
@@ -100,5 +260,15 @@ impl PoolSet {
     /// Errors: `SameFile`.
     pub fn check_files(&self) -> Result<(), PoolSetError> {
         check_set(self).map_err(|(_, error)| error)
+    }
+
+    /// The same with replicas on other machines, whose files these machines have told: of each its place in the set, and the files.
+    ///
+    /// Errors: `SameFile`, `SameFileElsewhere`.
+    pub fn check_files_with(&self, elsewhere: Vec<(usize, Vec<PartFile>)>) -> Result<(), PoolSetError> {
+        self.check_files()?;
+        let of = |(index, files): (usize, Vec<PartFile>)| Some((self.replicas.get(index)?.remote()?.clone(), files));
+        let files = FilesElsewhere { asked: elsewhere.into_iter().filter_map(of).collect() };
+        files.check_set(self).map_err(|(_, error)| error)
     }
 }

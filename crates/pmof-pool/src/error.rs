@@ -8,7 +8,7 @@ use std::{
 
 use pmof_mem::MemError;
 
-use crate::{Behind, Features, HeaderError};
+use crate::{Behind, Features, FilePlace, HeaderError};
 
 /// Advice about damage, at the end of a message.
 const BRING_BACK: &str = ": bring it back, or restore the replica from another one";
@@ -42,6 +42,12 @@ pub enum PoolSetError {
         first: PathBuf,
         /// The other one.
         path: PathBuf,
+    },
+    /// Two replicas, at least one of them on another machine, have one file.
+    #[error("{} and {} are one file, which can be only one part: name another file in one of the pool set files", places[0], places[1])]
+    SameFileElsewhere {
+        /// Where the set names it, in the order of the set.
+        places: Box<[FilePlace; 2]>,
     },
     /// A file with data exists where a part is to be created.
     #[error("{} exists: {found}; remove it if it is not needed, or name another file", path.display())]

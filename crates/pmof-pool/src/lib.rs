@@ -47,6 +47,7 @@ pub use compare::{Compared, Comparison, ComparisonError, Copied, DIFFERENCES_MAX
 pub use contents::{ContentsState, EMPTY, behind_header, contents_state, log_range, memory_state, state_of};
 pub use data::{DIGEST_BLOCK_LEN_BYTES, WINDOW_LEN_BYTES, Window, data_ranges, windows, zero_digests};
 pub use digest::{DIGEST_BYTES, Digest, Digester, digests_of};
+pub use distinct::{FILE_IDENTITY_BYTES, FilePlace, PartFile, boot_of_this_machine};
 pub use error::{PoolSetError, UNFINISHED, without_mend};
 pub use feature::{FeatureChange, FeatureError, FeatureOptions, change_feature, features};
 pub use format::{LAYOUT_LEN_BYTES_MAX, NewPool, contents_in_common};

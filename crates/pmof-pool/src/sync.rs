@@ -24,6 +24,7 @@ mod links;
 mod misplaced;
 mod newer;
 mod options;
+mod same;
 mod sample;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ pub(crate) use misplaced::check_order;
 pub(crate) use newer::check_newer;
 pub use newer::opening_count;
 pub use options::SyncOptions;
+use same::{check_not_made, check_uuid};
 use sample::Sample;
 
 /// Progress of an operation on all replicas.
@@ -153,6 +155,10 @@ pub(crate) fn sync_found(
 ) -> Result<SyncReport, SyncError> {
     let SyncOptions { declaration, dry_run, from } = *options;
     distinct::check_set(set).map_err(of_files)?;
+    // A transform has done so.
+    if old.is_none() {
+        distinct::check_elsewhere(set, remotes)?;
+    }
     if dry_run {
         for (index, parts) in set.replicas.iter().enumerate().filter_map(|(at, spec)| Some((at, spec.local()?))) {
             check_unused(parts).map_err(|error| SyncError::Replica { index, source: error.into() })?;
@@ -578,7 +584,7 @@ impl Work<'_> {
         indexes.sort_by_key(|index| !matches!(found[*index], Found::Damaged(_)));
         let comparison = Comparison::of_kind(PoolKind::of_signature(&known.signature), len_bytes);
         (self.progress)(Step::Total(comparison.len_bytes() * indexes.len() as u64));
-        let mut replicas = Vec::new();
+        let (mut replicas, mut is_any_made) = (Vec::new(), false);
         for index in indexes {
             let taken = std::mem::replace(&mut found[index], Found::Damaged(String::new()));
             replicas.push(match taken {
@@ -594,10 +600,15 @@ impl Work<'_> {
                     ..self.equal([source, index], &comparison, &mut *first, other, &ring[index], len_bytes)?
                 },
                 Found::Damaged(damage) => {
+                    let is_one_of_several = is_any_made;
+                    is_any_made = true;
                     let copied = if self.dry_run {
                         (self.progress)(Step::Done(comparison.len_bytes()));
                         Copied::default()
                     } else {
+                        if let (Some(remote), true) = (self.set.replicas[index].remote(), is_one_of_several) {
+                            check_not_made(ring, index, remote, self.remotes)?;
+                        }
                         self.restored([source, index], &comparison, &mut *first, &ring[index], len_bytes)?
                     };
                     SyncedReplica { index, damage: Some(damage), copied, was_unlinked: false }
@@ -753,6 +764,7 @@ fn ring(
                 let (found, expected) = (uuid_text(&attributes.poolset_uuid), uuid_text(&known.poolset_uuid));
                 return Err(SyncError::OtherPool { index, found, expected });
             }
+            check_uuid(&uuids, index, &attributes.uuid)?;
             uuids[index] = Some(attributes.uuid);
             all[index] = Some(attributes).filter(|attributes| !attributes.is_unfinished());
         }

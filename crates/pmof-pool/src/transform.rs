@@ -6,7 +6,8 @@ use pmof_mem::Declaration;
 
 use crate::{
     AccessError, EMPTY, LocalReplica, OpenFor, PartSpec, PoolSet, PoolSetError, Reached, RemoteReplicas, ReplicaSpec,
-    SetOptions, Step, SyncError, SyncOptions, Unreached, distinct,
+    SetOptions, Step, SyncError, SyncOptions, Unreached,
+    distinct::{self, FilesElsewhere},
     error::UNFINISHED,
     made_at::is_made_at,
     part::{Part, places_left},
@@ -70,6 +71,7 @@ pub fn transform(
         distinct::check_set(set).map_err(of_files)?;
     }
     distinct::check_added(from, to, &added).map_err(of_files)?;
+    check_elsewhere([from, to], &added, [&removed, &left], remotes)?;
     let TransformOptions { declaration, dry_run, .. } = *options;
     let (member, added, removed) = match check_old(from, to, [&removed, &left], options, remotes) {
         Ok(old) => {
@@ -164,6 +166,33 @@ fn check_reused(from: &PoolSet, to: &PoolSet, added: &[usize]) -> Result<(), Syn
     Ok(())
 }
 
+/// Fails where two replicas of a set, or one that is added and one of the old set, have one file on another machine.
+fn check_elsewhere(
+    [from, to]: [&PoolSet; 2],
+    added: &[usize],
+    [removed, left]: [&[usize]; 2],
+    remotes: &mut dyn RemoteReplicas,
+) -> Result<(), SyncError> {
+    let mut files = FilesElsewhere::default();
+    let asked = files.ask(from, left, remotes);
+    asked.map_err(|(index, source)| not_looked_at(index, &from.replicas[index], removed, source))?;
+    files.ask(to, &[], remotes).map_err(|(index, source)| SyncError::Replica { index, source })?;
+    for set in [from, to] {
+        files.check_set(set).map_err(of_files)?;
+    }
+    files.check_added(from, to, added).map_err(of_files)
+}
+
+/// Why a replica of the old set could not be looked at: that of a host which is to lose it can be lost for good.
+fn not_looked_at(index: usize, spec: &ReplicaSpec, removed: &[usize], source: AccessError) -> SyncError {
+    match spec.remote() {
+        Some(remote) if removed.contains(&index) && source.is::<Unreached>() => {
+            SyncError::HostAway { index, node: remote.node.clone(), source }
+        }
+        _ => SyncError::Replica { index, source },
+    }
+}
+
 /// All reachable replicas must be sound and equal before one is removed. Gives what is known of the pool, and whether the replicas are linked as the
 /// old set has them, as those that stay are.
 fn check_old(
@@ -187,10 +216,7 @@ fn check_old(
                 return Err(SyncError::NotSound { index, reason });
             }
             Ok(whole @ (Found::Whole(_) | Found::Empty(_))) => found.push(whole),
-            Err(SyncError::Replica { source, .. }) if removed.contains(&index) && source.is::<Unreached>() => {
-                let node = spec.remote().map(|remote| remote.node.clone()).unwrap_or_default();
-                return Err(SyncError::HostAway { index, node, source });
-            }
+            Err(SyncError::Replica { source, .. }) => return Err(not_looked_at(index, spec, removed, source)),
             Err(error) => return Err(error),
         }
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use pmof_access::{Durability, RemoteRegion};
 use pmof_control::{OpenFor, Reply, Request, SetName};
-use pmof_pool::{Attributes, HEADER_LEN_BYTES};
+use pmof_pool::{Attributes, HEADER_LEN_BYTES, PartFile};
 
 use crate::{
     PoolError, ReplicaError, ReplicaPlace, TargetOptions, TargetUrl,
@@ -84,6 +84,22 @@ impl SetReplica<'_> {
     ) -> Result<(RemoteMember, Option<Attributes>), Arc<ReplicaError>> {
         let name = self.set.clone();
         self.ask_for_pool(access, size_bytes, |require| Request::OpenSet { name, size_bytes, access, require })
+    }
+
+    /// The files that the set names.
+    pub(crate) fn files(&self) -> Result<Vec<PartFile>, Arc<ReplicaError>> {
+        let target = self.options.reach(self.target)?;
+        let mut told = Vec::new();
+        loop {
+            match target.ask(&Request::SetFiles { name: self.set.clone(), first: told.len() as u64 })? {
+                Reply::SetFiles { files, more: false } => {
+                    told.extend(files);
+                    return Ok(told);
+                }
+                Reply::SetFiles { files, more: true } if !files.is_empty() => told.extend(files),
+                _ => return Err(ReplicaError::Unexpected.into()),
+            }
+        }
     }
 
     /// Deletes its parts, and with `set_file` the set's file there; with `force` also where parts are missing or damaged.

@@ -5,8 +5,8 @@ use std::{ops::Range, os::unix::ffi::OsStrExt as _};
 use pmof_control::{NameError, OpenFor, PoolRefusal, SetName};
 use pmof_mem::causes;
 use pmof_pool::{
-    AccessError, Attributes, Contents, ContentsState, PendingDigests, PoolKind, Reached, RemoteReplicas, RemoteSpec,
-    ReplicaAccess, UNFINISHED, Unreached, contents_state, without_mend,
+    AccessError, Attributes, Contents, ContentsState, PartFile, PendingDigests, PoolKind, Reached, RemoteReplicas,
+    RemoteSpec, ReplicaAccess, UNFINISHED, Unreached, contents_state, without_mend,
 };
 
 use crate::{
@@ -114,6 +114,15 @@ impl SshReplicas {
 }
 
 impl RemoteReplicas for SshReplicas {
+    fn files(&mut self, remote: &RemoteSpec) -> Result<Vec<PartFile>, AccessError> {
+        let (target, set) = remote_place(remote)?;
+        let replica = SetReplica { index: None, target: &target, set: &set, options: &self.options };
+        replica.files().map_err(|error| match *error {
+            ReplicaError::Refused { .. } => replica.failed(error).into(),
+            _ => Unreached { node: node(&target), source: replica.failed(error).into() }.into(),
+        })
+    }
+
     fn open(&mut self, remote: &RemoteSpec, len_bytes: u64, access: OpenFor) -> Result<Reached, AccessError> {
         let (target, set) = remote_place(remote)?;
         self.open_at(&target, &set, len_bytes, access)

@@ -239,6 +239,7 @@ fn short(request: &Request) -> &'static str {
         Request::Infos { .. } => "infos",
         Request::Challenge { .. } => "challenge",
         Request::Prove { .. } => "prove",
+        Request::SetFiles { .. } => "set_files",
         Request::KeepSet => "keep_set",
         Request::SetAttributes { .. } => "set_attributes",
         Request::Digest { .. } => "digest",

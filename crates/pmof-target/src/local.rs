@@ -5,6 +5,7 @@ use std::{ops::Range, path::Path, sync::Arc};
 use parking_lot::Mutex;
 use pmof_control::{OpenFor, PoolName, Reply, Request, ServiceCode};
 use pmof_mem::Memory;
+use pmof_pool::boot_of_this_machine;
 
 use crate::{
     OpenPool, PoolStore, StoreError, StoreOptions,
@@ -74,7 +75,7 @@ impl LocalTarget {
                 self.bytes()?.digest(offset, len_bytes, block_bytes)?.finish()
             }
             Request::Data { offset } => self.bytes()?.data(offset),
-            Request::Boot => requests::about_boot(requests::kernels_boot()),
+            Request::Boot => requests::about_boot(boot_of_this_machine()),
             Request::Domain => Ok(Reply::Domain(failure_domain(None))),
             // There is nobody else who could ask.
             Request::TellStatus { .. } => Ok(Reply::StatusTold),

@@ -112,11 +112,6 @@ pub(crate) fn about_state(pools: &PoolStore, pool: &mut OpenPool, request: Reque
     })
 }
 
-/// The time since the machine was started, as its kernel names it.
-pub(crate) fn kernels_boot() -> Option<Uuid> {
-    std::fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().parse().ok()
-}
-
 /// Answers `Boot`.
 pub(crate) fn about_boot(boot: Option<Uuid>) -> Result<Reply, Refused> {
     let no_boot = || Refused::new(ServiceCode::BadMessage, "this machine does not say when it was started");

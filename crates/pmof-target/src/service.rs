@@ -24,12 +24,11 @@ use pmof_access::{
 };
 use pmof_control::{DomainName, MAX_MESSAGE_BYTES, PoolFormat, TargetStatus};
 use pmof_mem::{causes, forks::Process};
+use pmof_pool::boot_of_this_machine;
 use rustix::process::geteuid;
 use uuid::Uuid;
 
-use crate::{
-    PoolStore, StoreError, StoreOptions, domain::failure_domain, events, refused::Refused, requests, sets::SetStore,
-};
+use crate::{PoolStore, StoreError, StoreOptions, domain::failure_domain, events, refused::Refused, sets::SetStore};
 use authentication::Authenticator;
 use digests::Digests;
 use health::Scrubs;
@@ -348,7 +347,7 @@ impl Service {
         let pools = PoolStore::open(root, options.store.clone())?;
         let sets = SetStore::open(root, options.store.declaration);
         let sets = sets.map_err(|source| StoreError::Io { call: "open", path: root.to_owned(), source })?;
-        let boot = options.boot.or_else(requests::kernels_boot);
+        let boot = options.boot.or_else(boot_of_this_machine);
         let domain = failure_domain(options.failure_domain.clone());
         let stores = Stores { pools, sets, leases: Leases::default(), boot, domain };
         let acceptors = open_acceptors(listen, &options)?;

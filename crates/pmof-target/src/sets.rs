@@ -9,16 +9,17 @@ use std::{
     sync::Arc,
 };
 
-use pmof_control::{OpenFor, PoolRefusal, SetName};
+use pmof_control::{OpenFor, PoolRefusal, Reply, SetName};
 use pmof_mem::{Declaration, Durability, Medium as _, Memory, causes};
 use pmof_pool::{
-    Attributes, Feature, HEADER_LEN_BYTES, LocalReplica, NewReplica, NoRemotes, PartSpec, PoolSet, PoolSetError,
-    Removal, ReplicaSpec, SET_LEN_BYTES_MAX, SetError, SetOptions, foreign_files, has_contents_behind,
+    Attributes, Feature, HEADER_LEN_BYTES, LocalReplica, NewReplica, NoRemotes, PartFile, PartSpec, PoolSet,
+    PoolSetError, Removal, ReplicaSpec, SET_LEN_BYTES_MAX, SetError, SetOptions, foreign_files, has_contents_behind,
 };
 use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags},
     io::Errno,
 };
+use uuid::Uuid;
 
 use crate::{events, holder::holder_of};
 
@@ -299,6 +300,14 @@ impl SetStore {
         let set = OpenSet::new(name, replica, access);
         set.check(size_bytes, require)?;
         Ok(set)
+    }
+
+    /// The files that a set names, from the one of the number `first` on; nothing is opened. `boot`: the time since this machine was started.
+    pub(crate) fn files(&self, name: &SetName, first: u64, boot: Option<Uuid>) -> Result<Reply, SetStoreError> {
+        let (parts, _) = self.read(name)?;
+        let files = PartFile::of_parts(&parts, boot);
+        let first = usize::try_from(first).unwrap_or(usize::MAX).min(files.len());
+        Ok(Reply::files_page(&files[first..]))
     }
 
     /// Finds the parts of a set and locks them. `member`: the UUID of the pool's set at its initiator, if that knows it.

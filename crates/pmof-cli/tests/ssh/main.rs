@@ -1,6 +1,7 @@
 //! Pools on targets that ssh starts.
 
 mod headerless;
+mod one_file;
 mod rpmemd;
 mod sets;
 mod support;

@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use pmof_mem::{Durability, Evidence, Mechanism, MediumKind, Promise};
+use pmof_pool::PartFile;
 
 use super::{
-    limits::{MAX_BODY_BYTES, MAX_HOLDER_BYTES, MAX_REFUSAL_BYTES, ROSTER_PART_BYTES},
+    limits::{MAX_BODY_BYTES, MAX_HOLDER_BYTES, MAX_PATH_BYTES, MAX_REFUSAL_BYTES, ROSTER_PART_BYTES},
     roster_part::RosterPart,
     wire::{Body, Fault, Frame, Parsed},
 };
@@ -281,6 +282,10 @@ impl Body<'_> {
         let mark = self.number_u64()?;
         let (epoch, ancestors) = (self.epoch()?, self.ancestors()?);
         Ok(PoolState { epoch, opening, is_confirmed, is_open, is_behind, mark, ancestors })
+    }
+
+    pub(super) fn part_file(&mut self) -> Parsed<PartFile> {
+        Ok(PartFile { identity: self.array()?, path: self.text(MAX_PATH_BYTES)?.into() })
     }
 
     pub(super) fn described(&mut self) -> Parsed<Result<PoolInfo, (u16, String)>> {

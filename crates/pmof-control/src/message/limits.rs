@@ -30,6 +30,9 @@ pub const INTENT_MESSAGE_WORDS_MAX: usize = (MAX_BODY_BYTES - 5) / size_of::<u32
 /// Bytes of a roster in one message, at most: as many as fit.
 pub const ROSTER_PART_BYTES: usize = MAX_BODY_BYTES - 6;
 
+/// Longest path of a part's file in bytes; a longer one is cut when encoded, since it is for people only.
+pub const MAX_PATH_BYTES: usize = 1024;
+
 /// What is before a body.
 pub(super) const HEAD_BYTES: usize = 12;
 /// What is behind it.

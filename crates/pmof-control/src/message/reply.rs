@@ -2,13 +2,16 @@
 
 use std::ops::Range;
 
-use pmof_pool::DIGEST_BYTES;
+use pmof_pool::{DIGEST_BYTES, FILE_IDENTITY_BYTES, PartFile};
 use uuid::Uuid;
 
 use super::{
     error::ControlError,
     fields::cut,
-    limits::{ATTRIBUTES_BYTES, MAX_BODY_BYTES, MAX_DESCRIPTOR_BYTES, MAX_REFUSAL_BYTES, NONCE_BYTES, PROOF_BYTES},
+    limits::{
+        ATTRIBUTES_BYTES, MAX_BODY_BYTES, MAX_DESCRIPTOR_BYTES, MAX_PATH_BYTES, MAX_REFUSAL_BYTES, NONCE_BYTES,
+        PROOF_BYTES,
+    },
     roster_part::RosterPart,
     wire::{self, Body, Fault, Frame, Parsed},
 };
@@ -83,6 +86,13 @@ pub enum Reply {
     },
     /// The new pool stays.
     SetKept,
+    /// The files of a pool set's parts, in the order of the set.
+    SetFiles {
+        /// As many as fit, see [`Reply::files_page`].
+        files: Vec<PartFile>,
+        /// Whether there are files after these.
+        more: bool,
+    },
     /// The set's parts can be deleted, and are locked until then.
     Removable,
     /// The attributes are in the headers.
@@ -154,6 +164,20 @@ impl Reply {
         Self::List { names: page, more: false }
     }
 
+    /// A page of the files that `files` begins with, as many as one message holds. One fits always.
+    pub fn files_page(files: &[PartFile]) -> Self {
+        let mut room = MAX_BODY_BYTES - 3;
+        let fits = |file: &&PartFile| match room.checked_sub(FILE_IDENTITY_BYTES + 2 + path_text(file).len()) {
+            Some(left) => {
+                room = left;
+                true
+            }
+            None => false,
+        };
+        let page: Vec<_> = files.iter().take_while(fits).cloned().collect();
+        Self::SetFiles { more: page.len() < files.len(), files: page }
+    }
+
     /// The descriptions that `infos` begins with, as many as one message holds. One fits always; `infos` is asked for no more than one that does not.
     pub fn infos_page(infos: impl IntoIterator<Item = Result<PoolInfo, (u16, String)>>) -> Self {
         let mut room = MAX_BODY_BYTES - 1;
@@ -218,6 +242,15 @@ impl Reply {
                 frame.bytes(&attributes.unwrap_or([0; ATTRIBUTES_BYTES]));
                 frame.descriptor(descriptor)?;
                 frame.descriptor(header_descriptor)?;
+            }
+            Self::SetFiles { files, more } => {
+                frame.byte(u8::from(*more));
+                // A count that wraps belongs to a list far too long to be sealed.
+                frame.number_u16(files.len() as u16);
+                for file in files {
+                    frame.bytes(&file.identity);
+                    frame.text(&path_text(file));
+                }
             }
             Self::Digests { digests } => {
                 // A count that wraps belongs to a list far too long to be sealed.
@@ -302,6 +335,7 @@ impl Reply {
             Self::StatusTold => 0xa3,
             Self::WriterStatus(_) => 0xa4,
             Self::Infos(_) => 0xa5,
+            Self::SetFiles { .. } => 0xa6,
             Self::Refused { .. } => 0xff,
         }
     }
@@ -377,8 +411,17 @@ impl Reply {
                 let count = body.byte()?;
                 Self::Infos((0..count).map(|_| body.described()).collect::<Parsed<_>>()?)
             }
+            0xa6 => {
+                let (more, count) = (body.flag()?, body.number_u16()?);
+                Self::SetFiles { files: (0..count).map(|_| body.part_file()).collect::<Parsed<_>>()?, more }
+            }
             0xff => Self::Refused { code: body.number_u16()?, text: body.text(MAX_REFUSAL_BYTES)?.to_owned() },
             _ => return Err(Fault::UnknownKind),
         })
     }
+}
+
+/// The path of a file, for people.
+fn path_text(file: &PartFile) -> String {
+    cut(&file.path.to_string_lossy(), MAX_PATH_BYTES).to_owned()
 }

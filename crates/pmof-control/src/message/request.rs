@@ -126,6 +126,13 @@ pub enum Request {
         /// The level that its parts must be able to give.
         require: Durability,
     },
+    /// Name the files of the parts of a pool set, whether they exist yet or not. Nothing is opened.
+    SetFiles {
+        /// The set.
+        name: SetName,
+        /// From this file on, counted from 0.
+        first: u64,
+    },
     /// Keep the pool that `CreateSet` made on this connection.
     KeepSet,
     /// Change the attributes in the headers of the pool that is open.
@@ -313,6 +320,10 @@ impl Request {
                 frame.number_u64(*size_bytes);
                 frame.text(name.as_str());
             }
+            Self::SetFiles { name, first } => {
+                frame.number_u64(*first);
+                frame.text(name.as_str());
+            }
             Self::SetAttributes { attributes } => frame.bytes(attributes),
             Self::RemoveSet { name, force, set_file } => {
                 frame.byte(u8::from(*force));
@@ -391,6 +402,7 @@ impl Request {
             Self::TellStatus { .. } => 35,
             Self::WriterStatus { .. } => 36,
             Self::Infos { .. } => 37,
+            Self::SetFiles { .. } => 38,
         }
     }
 
@@ -479,6 +491,10 @@ impl Request {
             37 => {
                 let count = body.number_u16()?;
                 Self::Infos { names: (0..count).map(|_| body.name()).collect::<Parsed<_>>()? }
+            }
+            38 => {
+                let first = body.number_u64()?;
+                Self::SetFiles { name: body.set()?, first }
             }
             _ => return Err(Fault::UnknownKind),
         })

@@ -1,5 +1,5 @@
 use pmof_mem::{Durability, Evidence, Mechanism, MediumKind, Promise};
-use pmof_pool::DIGEST_BYTES;
+use pmof_pool::{DIGEST_BYTES, PartFile};
 use proptest::prelude::*;
 use uuid::Uuid;
 
@@ -110,6 +110,7 @@ fn requests() -> Vec<Request> {
         },
         Request::CreateSet { name: set("b"), size_bytes: 8192, attributes: None, require: Durability::Visible },
         Request::OpenSet { name: set("b"), size_bytes: 0, access: OpenFor::Write, require: Durability::Visible },
+        Request::SetFiles { name: set("a/b.set"), first: 7 },
         Request::KeepSet,
         Request::SetAttributes { attributes: [4; ATTRIBUTES_BYTES] },
         Request::RemoveSet { name: set("b"), force: true, set_file: false },
@@ -255,6 +256,8 @@ fn replies() -> Vec<Reply> {
             header_descriptor: vec![6; MAX_DESCRIPTOR_BYTES],
         },
         Reply::SetOpened { size_bytes: 1, attributes: None, descriptor: vec![1], header_descriptor: vec![] },
+        Reply::SetFiles { files: vec![], more: false },
+        Reply::files_page(&vec![PartFile { identity: [8; 32], path: "p".repeat(MAX_PATH_BYTES).into() }; 5]),
         Reply::SetKept,
         Reply::Removable,
         Reply::AttributesSet,
@@ -362,6 +365,13 @@ fn the_bytes_of_version_3_stay_as_they_are() {
     let bytes = Reply::Headerless { ranges: std::iter::once(2..3).collect(), end: 4 }.encode(1).expect("fits");
     let body = b"\x04\0\0\0\0\0\0\0\x01\0\x02\0\0\0\0\0\0\0\x03\0\0\0\0\0\0\0";
     assert_eq!((&bytes[2..4], &bytes[12..bytes.len() - 4]), (&[0x94, 0][..], &body[..]));
+
+    let bytes = Request::SetFiles { name: set("ab"), first: 258 }.encode(1).expect("fits");
+    assert_eq!((&bytes[2..4], &bytes[12..bytes.len() - 4]), (&[38, 0][..], &b"\x02\x01\0\0\0\0\0\0\x02\0ab"[..]));
+    let files = vec![PartFile { identity: [9; 32], path: "/p".into() }];
+    let bytes = Reply::SetFiles { files, more: true }.encode(1).expect("fits");
+    let body = [&b"\x01\x01\0"[..], &[9; 32], b"\x02\0/p"].concat();
+    assert_eq!((&bytes[2..4], &bytes[12..bytes.len() - 4]), (&[0xa6, 0][..], &body[..]));
 
     let bytes = Request::Boot.encode(1).expect("fits");
     assert_eq!((&bytes[2..4], bytes.len()), (&[23, 0][..], 16));
@@ -520,6 +530,26 @@ fn long_texts_are_cut_and_long_descriptors_refused() {
         descriptor: vec![0; MAX_DESCRIPTOR_BYTES + 1],
     };
     assert!(matches!(opened.encode(1), Err(ControlError::Unencodable { len_bytes: 257, limit_bytes: 256, .. })));
+}
+
+#[test]
+fn pages_hold_as_many_files_as_fit() {
+    let lengths = [1, MAX_PATH_BYTES, 3 * MAX_PATH_BYTES];
+    let files = (0..200).map(|at| PartFile { identity: [at as u8; 32], path: "ü".repeat(lengths[at % 3]).into() });
+    let files: Vec<_> = files.collect();
+    let (mut told, mut pages) = (Vec::new(), 0);
+    loop {
+        let bytes = Reply::files_page(&files[told.len()..]).encode(1).expect("fits");
+        let Ok((1, Reply::SetFiles { files, more })) = Reply::decode(&bytes) else { panic!() };
+        assert!(!files.is_empty());
+        told.extend(files.into_iter().map(|file| file.identity));
+        pages += 1;
+        if !more {
+            break;
+        }
+    }
+    assert_eq!(told, files.iter().map(|file| file.identity).collect::<Vec<_>>());
+    assert!((2..200).contains(&pages), "{pages}");
 }
 
 #[test]

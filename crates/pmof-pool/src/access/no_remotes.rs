@@ -1,6 +1,8 @@
 //! Access to other machines where there is none.
 
-use crate::{AccessError, Attributes, OpenFor, Reached, RemoteReplicas, RemoteSpec, ReplicaAccess, Unreached};
+use crate::{
+    AccessError, Attributes, OpenFor, PartFile, Reached, RemoteReplicas, RemoteSpec, ReplicaAccess, Unreached,
+};
 
 /// For sets without remote replicas, and for callers that cannot reach other machines.
 #[derive(Clone, Copy, Debug, Default)]
@@ -14,6 +16,10 @@ impl NoRemotes {
 }
 
 impl RemoteReplicas for NoRemotes {
+    fn files(&mut self, remote: &RemoteSpec) -> Result<Vec<PartFile>, AccessError> {
+        Err(Self::refused(remote))
+    }
+
     fn open(&mut self, remote: &RemoteSpec, _len_bytes: u64, _access: OpenFor) -> Result<Reached, AccessError> {
         Err(Self::refused(remote))
     }

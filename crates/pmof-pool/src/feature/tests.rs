@@ -5,7 +5,8 @@ use tempfile::{TempDir, tempdir};
 use super::{FeatureChange, FeatureError, FeatureOptions, change_feature, features};
 use crate::{
     AccessError, Attributes, Contents, Feature, Features, LocalReplica, LocalSet, NewPool, NewSet, NoRemotes, OpenFor,
-    PartSpec, PoolSet, Reached, RemoteReplicas, RemoteSpec, ReplicaAccess, ReplicaSpec, SetOptions, part_header,
+    PartFile, PartSpec, PoolSet, Reached, RemoteReplicas, RemoteSpec, ReplicaAccess, ReplicaSpec, SetOptions,
+    part_header,
 };
 
 const MIB: u64 = 1 << 20;
@@ -127,6 +128,10 @@ impl ReplicaAccess for There {
 }
 
 impl RemoteReplicas for Elsewhere {
+    fn files(&mut self, _remote: &RemoteSpec) -> Result<Vec<PartFile>, AccessError> {
+        Ok(PartFile::of_parts(&self.parts, None))
+    }
+
     fn open(&mut self, _remote: &RemoteSpec, _len_bytes: u64, access: OpenFor) -> Result<Reached, AccessError> {
         Ok(match LocalReplica::open(&self.parts, SetOptions::default(), access, None) {
             Ok(inner) => Reached::Whole(Box::new(There { inner, changes_left: self.changes_left })),

@@ -30,6 +30,19 @@ pub enum SyncError {
         /// UUID of the source's set.
         expected: String,
     },
+    /// Two replicas have one UUID.
+    #[error(
+        "replicas {other} and {index} are one: their headers have the UUID {uuid}; where both are the same files under two names, take one out of the pool set \
+         file; where one is a copy of the other's files, move its files away, and it is recreated"
+    )]
+    SameReplica {
+        /// The one that the set names later, by its place in it, from 0.
+        index: usize,
+        /// The one that it names first.
+        other: usize,
+        /// What the headers of both say.
+        uuid: String,
+    },
     /// A replica has no room for the pool.
     #[error("replica {index} holds {len_bytes} bytes, and the pool has {expected}: make its parts larger")]
     TooSmall {

@@ -79,6 +79,7 @@ impl SetOptions {
     pub fn check_new(&self, new: &NewSet) -> Result<(), PoolError> {
         new.plan(&self.set)?;
         LocalSet::check_new(&self.set, new)?;
+        self.check_files()?;
         // Of no pool that there is: so the target refuses whatever is there.
         let nobody = new_uuid();
         let free = self.each_remote(|replica| {
@@ -148,6 +149,13 @@ impl SetOptions {
     pub fn change_feature(&self, change: FeatureChange, how: &FeatureOptions) -> Result<Features, FeatureError> {
         let how = (*how).declaration(how.declaration.or(self.declaration));
         change_feature(&self.set, change, &how, &mut SshReplicas::new(&self.target))
+    }
+
+    /// Fails where two replicas have one file, here or on other machines.
+    fn check_files(&self) -> Result<(), PoolError> {
+        let files = self.each_remote(|replica| replica.files().map_err(|error| replica.failed(error)));
+        let files = files.into_iter().collect::<Result<Vec<_>, _>>()?;
+        Ok(self.set.check_files_with(files)?)
     }
 
     fn open_remotes(&self, local: &LocalSet) -> Result<Vec<(usize, RemoteMember)>, PoolError> {
@@ -277,6 +285,7 @@ impl<'s> Format for &'s SetOptions {
 
     fn create(self, new: &'s NewSet) -> Result<PmdkReplicas<'s>, PoolError> {
         let plan = new.plan(&self.set)?;
+        self.check_files()?;
         let local = LocalSet::create(&self.set, new, &plan)?;
         let size_bytes = local.len_bytes();
         if let Err(error) = self.check_durability(&local) {

@@ -370,6 +370,7 @@ impl Session {
             Request::OpenSet { name, size_bytes, access, require } => {
                 self.open_set(host, || sets.open_set(&name, size_bytes, access, require))
             }
+            Request::SetFiles { name, first } => Ok(sets.files(&name, first, stores.boot)?),
             Request::KeepSet => {
                 self.set()?.keep()?;
                 Ok(Reply::SetKept)

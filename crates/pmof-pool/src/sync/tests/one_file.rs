@@ -143,3 +143,31 @@ fn directories_and_what_lies_in_them_are_looked_at_too() {
     fs::hard_link(&files[0], &files[1]).unwrap();
     assert!(names(&set.check_files().unwrap_err(), &files[0], &files[1]));
 }
+
+/// A copy has what its original has, its name in the pool included.
+#[test]
+fn a_copy_of_a_replica_is_no_other_replica() {
+    let (directory, set) = filled(SINGLE, &[0, 1, 2]);
+    let path = |name: &str| directory.path().join(name);
+    for part in [0, 1] {
+        fs::copy(path(&format!("r0p{part}")), path(&format!("r2p{part}"))).unwrap();
+    }
+    let before = contents(directory.path());
+    for (dry_run, from) in [(true, None), (false, None), (false, Some(0))] {
+        let options = SyncOptions { dry_run, from, ..SyncOptions::default() };
+        let error = sync(&set, &options, &mut NoRemotes, &mut |_| {}).unwrap_err();
+        assert!(matches!(error, SyncError::SameReplica { index: 2, other: 0, .. }), "{error}");
+    }
+    let report = check(&set, None, &mut NoRemotes, &mut |_| {}).unwrap();
+    assert!(
+        !report.is_sound() && report.sync_refusal.as_ref().unwrap().contains("replicas 0 and 2 are one"),
+        "{report:?}"
+    );
+    assert!(contents(directory.path()) == before);
+    // As the error says.
+    for part in [0, 1] {
+        fs::rename(path(&format!("r2p{part}")), path(&format!("away{part}"))).unwrap();
+    }
+    assert!(sync(&set, &SyncOptions::default(), &mut NoRemotes, &mut |_| {}).unwrap().replicas[1].damage.is_some());
+    assert_sound(&set);
+}

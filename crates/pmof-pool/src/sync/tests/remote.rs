@@ -4,8 +4,8 @@ use std::{cell::RefCell, ops::Range, rc::Rc};
 
 use super::*;
 use crate::{
-    AccessError, Attributes, Contents, ContentsState, NewReplica, PendingDigests, PoolKind, Reached, RemoteReplicas,
-    Removal, ReplicaAccess, ReplicaState, check_named_whole, has_contents_behind, memory_state,
+    AccessError, Attributes, Contents, ContentsState, NewReplica, PartFile, PendingDigests, PoolKind, Reached,
+    RemoteReplicas, Removal, ReplicaAccess, ReplicaState, check_named_whole, has_contents_behind, memory_state,
 };
 use pmof_mem::causes;
 
@@ -60,6 +60,10 @@ impl Elsewhere {
 }
 
 impl RemoteReplicas for Elsewhere {
+    fn files(&mut self, _remote: &RemoteSpec) -> Result<Vec<PartFile>, AccessError> {
+        Ok(PartFile::of_parts(&self.parts, None))
+    }
+
     fn open(&mut self, _remote: &RemoteSpec, _len_bytes: u64, access: OpenFor) -> Result<Reached, AccessError> {
         Ok(match LocalReplica::open_for_client(&self.parts, self.options, access, None) {
             Ok(replica) => Reached::Whole(self.watched(replica)),
@@ -588,4 +592,57 @@ fn a_file_in_the_place_of_a_part_elsewhere_is_neither_copied_nor_overwritten() {
             assert!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().is_sound());
         }
     }
+}
+
+/// A file system that two machines share: each names its files in its own way.
+struct SharedFiles(Elsewhere);
+
+impl RemoteReplicas for SharedFiles {
+    fn files(&mut self, _remote: &RemoteSpec) -> Result<Vec<PartFile>, AccessError> {
+        Ok(PartFile::of_parts(&self.0.parts, Some(uuid::Uuid::new_v4())))
+    }
+
+    fn open(&mut self, remote: &RemoteSpec, len_bytes: u64, access: OpenFor) -> Result<Reached, AccessError> {
+        self.0.open(remote, len_bytes, access)
+    }
+
+    fn create(
+        &mut self,
+        remote: &RemoteSpec,
+        len_bytes: u64,
+        attributes: &Attributes,
+    ) -> Result<Box<dyn ReplicaAccess>, AccessError> {
+        self.0.create(remote, len_bytes, attributes)
+    }
+
+    fn check_removable(&mut self, remote: &RemoteSpec, member: &[u8; 16]) -> Result<(), AccessError> {
+        self.0.check_removable(remote, member)
+    }
+
+    fn remove(&mut self, remote: &RemoteSpec, member: &[u8; 16]) -> Result<(), AccessError> {
+        self.0.remove(remote, member)
+    }
+}
+
+#[test]
+fn one_file_of_two_machines_is_no_two_replicas() {
+    let (_directory, mut set, elsewhere) = with_remote(&[0]);
+    let mut shared = SharedFiles(elsewhere);
+    set.replicas.push(ReplicaSpec::Remote(RemoteSpec { node: "near".into(), set: "away".into(), line: 0 }));
+    let is_told = |error: SyncError| matches!(error, SyncError::SameReplica { index: 2, other: 1, .. });
+    // What tells is there once the first of them is made.
+    assert!(is_told(sync(&set, &SyncOptions::default(), &mut shared, &mut |_| {}).unwrap_err()));
+    let made = fs::read(&shared.0.parts[0].path).unwrap();
+    for dry_run in [true, false] {
+        let options = SyncOptions { dry_run, ..SyncOptions::default() };
+        let error = sync(&set, &options, &mut shared, &mut |_| {}).unwrap_err();
+        // Opened for writing, it is in use.
+        assert!(if dry_run { is_told(error) } else { causes(&error).to_string().contains("in use") });
+    }
+    let report = check(&set, None, &mut shared, &mut |_| {}).unwrap();
+    assert!(
+        !report.is_sound() && report.sync_refusal.as_ref().unwrap().contains("replicas 1 and 2 are one"),
+        "{report:?}"
+    );
+    assert!(fs::read(&shared.0.parts[0].path).unwrap() == made, "what was made stays as it is");
 }
