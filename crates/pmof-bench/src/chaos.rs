@@ -13,6 +13,7 @@ use pmof::{Event, Pool, PoolOptions, ReplicaPlace, ReplicaState};
 use pmof_console::{
     interrupt::TemporaryDirectory,
     output::{self, say, with_mend},
+    trust::{self, TrustArgs},
     words::{self, Level, TransportName},
 };
 
@@ -100,6 +101,9 @@ pub struct ChaosArgs {
     /// Directory for the pool; a temporary one unless given
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
+    /// Which users' targets are trusted.
+    #[command(flatten)]
+    pub trust: TrustArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -422,7 +426,7 @@ fn member_at<'m>(members: &'m mut [Member], place: &ReplicaPlace) -> Result<&'m 
 }
 
 fn options(args: &ChaosArgs, members: &[Member]) -> PoolOptions {
-    let options = Pool::options().require(args.durability.durability());
+    let options = trust::pool_options().require(args.durability.durability());
     let options = options.loss_timeout(args.loss_timeout);
     members.iter().fold(options, |options, member| options.replica(member.url()))
 }

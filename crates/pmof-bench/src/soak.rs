@@ -13,6 +13,7 @@ use pmof_console::{
     output::{self, say},
     reach::{ReachArgs, device_option},
     scratch::Scratch,
+    trust::TrustArgs,
 };
 use serde::Serialize;
 
@@ -83,6 +84,18 @@ enum SoakCommand {
     Write(write::WriteArgs),
     Check(check::CheckArgs),
     Takeover(takeover::TakeoverArgs),
+}
+
+impl SoakArgs {
+    /// Which users' targets are trusted.
+    pub fn trust(&self) -> TrustArgs {
+        match &self.command {
+            Some(SoakCommand::Write(args)) => args.connect.trust(),
+            Some(SoakCommand::Check(args)) => args.connect.trust(),
+            Some(SoakCommand::Takeover(args)) => args.reach.trust,
+            None => self.reach.trust,
+        }
+    }
 }
 
 /// Runs `pmof soak`.

@@ -87,7 +87,7 @@ pub(crate) struct CpArgs {
     #[arg(long)]
     json: bool,
     #[command(flatten)]
-    connect: ConnectArgs,
+    pub(crate) connect: ConnectArgs,
 }
 
 /// A file's path, or a pool: what contains `://`.

@@ -49,7 +49,7 @@ pub(crate) struct DemoArgs {
     #[arg(long, value_name = "TIME", default_value = "8s", value_parser = words::times(Duration::from_secs(1)..=Duration::from_secs(40)))]
     time: Duration,
     #[command(flatten)]
-    reach: ReachArgs,
+    pub(crate) reach: ReachArgs,
     /// Keep the pool of the next target on this devdax device or existing file instead; up to three times. The pool there
     /// is removed at the end
     #[arg(long, value_name = "PATH")]

@@ -8,7 +8,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 use pmof_bench::{bench, chaos, soak};
-use pmof_console::interrupt::clean_up_on_signals;
+use pmof_console::{interrupt::clean_up_on_signals, trust::TrustArgs};
 
 mod backup;
 mod copy;
@@ -73,6 +73,21 @@ impl Command {
             _ => false,
         }
     }
+
+    /// Which users' targets are trusted.
+    fn trust(&self) -> TrustArgs {
+        match self {
+            Self::Demo(args) => args.reach.trust,
+            Self::Status(args) => args.connect.trust(),
+            Self::Cp(args) => args.connect.trust(),
+            Self::Pool(args) => args.connect.trust(),
+            Self::Bench(args) => args.trust,
+            Self::Soak(args) => args.trust(),
+            Self::Chaos(args) => args.trust,
+            Self::SoakWriter(args) => args.trust,
+            _ => TrustArgs::default(),
+        }
+    }
 }
 
 /// Runs `pmof` on the process's arguments.
@@ -86,6 +101,7 @@ pub fn pmof() -> ExitCode {
         // Where that fails, signals end it as they always do.
         let _ = clean_up_on_signals();
     }
+    command.trust().apply();
     let done = match &command {
         Command::Demo(args) => demo::run(args),
         Command::Serve(args) => serve::run(args),

@@ -55,7 +55,7 @@ pub(crate) mod utc;
 #[derive(Debug, clap::Args)]
 pub(crate) struct PoolArgs {
     #[command(flatten)]
-    connect: ConnectArgs,
+    pub(crate) connect: ConnectArgs,
     #[command(subcommand)]
     command: PoolCommand,
 }

@@ -28,7 +28,7 @@ pub(crate) struct StatusArgs {
     #[arg(long, value_name = "IP")]
     source: Option<IpAddr>,
     #[command(flatten)]
-    connect: ConnectArgs,
+    pub(crate) connect: ConnectArgs,
     #[command(flatten)]
     watch: WatchArgs,
 }

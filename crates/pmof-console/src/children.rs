@@ -10,7 +10,10 @@ use std::{
 use anyhow::{Context, bail, ensure};
 use rustix::process::{Signal, getppid, set_parent_process_death_signal};
 
-use crate::interrupt::{KilledOnSignal, TemporaryDirectory};
+use crate::{
+    interrupt::{KilledOnSignal, TemporaryDirectory},
+    trust,
+};
 
 /// A `pmof serve` of this very binary. Killed (SIGKILL) when dropped, and by the kernel when the thread that started it
 /// ends in any other way, such as by a signal to this process.
@@ -49,6 +52,7 @@ impl Target {
             .arg(root)
             .args(["--listen", listen, "--log-level", "error"])
             .args(more)
+            .args(trust::option())
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())

@@ -11,4 +11,5 @@ pub mod output;
 pub mod ratios;
 pub mod reach;
 pub mod scratch;
+pub mod trust;
 pub mod words;

@@ -7,11 +7,13 @@ use std::{
 };
 
 use pmof::{
-    Durability, Flushed, Pool, PoolError, PoolOptions, PoolRefusal, PoolUrl, Promise, Receipt, ReplicaError,
-    ReplicaReceipt, Survival, causes, list_pools,
+    Durability, Flushed, PoolError, PoolOptions, PoolRefusal, PoolUrl, Promise, Receipt, ReplicaError, ReplicaReceipt,
+    Survival, causes, list_pools,
     replica::{TargetUrl, target_status},
 };
 use serde::Serialize;
+
+use crate::trust;
 
 #[cfg(test)]
 mod tests;
@@ -39,7 +41,7 @@ impl std::error::Error for Unprinted {}
 /// its work by now.
 pub fn print(text: &str) -> io::Result<()> {
     let mut output = io::stdout().lock();
-    if let Err(error) = output.write_all(text.as_bytes()).and_then(|()| output.flush()) {
+    if let Err(error) = output.write_all(trust::repeated_in(text).as_bytes()).and_then(|()| output.flush()) {
         if error.kind() != io::ErrorKind::BrokenPipe {
             LOST.get_or_init(|| error.kind());
         }
@@ -57,7 +59,7 @@ pub fn check_printed() -> anyhow::Result<()> {
 
 /// Prints a line to standard error. Where nobody can read it, the exit status says enough.
 pub fn complain(line: &str) {
-    let _ = writeln!(io::stderr(), "{line}");
+    let _ = writeln!(io::stderr(), "{}", trust::repeated_in(line));
 }
 
 /// Prints a line for people. That nobody can read it is no reason to stop: what counts is done, and told by the exit
@@ -125,10 +127,11 @@ pub fn with_mend(error: PoolError) -> anyhow::Error {
 
 /// What to do about what has a pool's name already.
 fn in_the_way(replica: &PoolUrl) -> String {
-    let found = Pool::options().replica(replica.to_string()).info();
+    let options = replica.source.into_iter().fold(trust::pool_options(), PoolOptions::source);
+    let found = options.clone().replica(replica.to_string()).info();
     if let Err(PoolError::Replica { source, .. }) = &found {
         if let ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool, text } = &**source {
-            if let Some(by_hand) = by_hand(replica, &Pool::options()) {
+            if let Some(by_hand) = by_hand(replica, &options) {
                 return format!("{text}; {by_hand}");
             }
             return format!(

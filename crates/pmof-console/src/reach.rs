@@ -7,6 +7,7 @@ use pmof::{Pool, PoolOptions, SetOptions, SshOptions, TargetOptions, pool_set::P
 
 use crate::{
     children::Target,
+    trust::{self, TrustArgs},
     words::{self, MethodName, TransportName},
 };
 
@@ -16,15 +17,14 @@ pub struct ConnectArgs {
     /// Time for a target to answer, and for ssh to log in and start one [default: 5s, through ssh 30s]
     #[arg(long, value_name = "TIME", global = true, value_parser = words::times(Duration::from_millis(1)..=Duration::from_secs(86_400)))]
     connect_timeout: Option<Duration>,
-    /// Take a target of any user of this machine on a loopback address, not only one of your own or of root
-    #[arg(long, global = true)]
-    trust_host: bool,
+    #[command(flatten)]
+    trust: TrustArgs,
 }
 
 impl ConnectArgs {
     /// Of pools of targets.
     pub fn pools(self) -> PoolOptions {
-        let options = Pool::options().ssh(self.ssh()).trust_host(self.trust_host);
+        let options = trust::pool_options().ssh(self.ssh());
         match self.timeout() {
             Some(timeout) => options.connect_timeout(timeout),
             None => options,
@@ -33,11 +33,16 @@ impl ConnectArgs {
 
     /// Of replicas of pool sets, each for itself.
     pub fn remotes(self) -> TargetOptions {
-        let options = TargetOptions::default().ssh(self.ssh()).trust_host(self.trust_host);
+        let options = trust::target_options().ssh(self.ssh());
         match self.timeout() {
             Some(timeout) => options.connect_timeout(timeout),
             None => options,
         }
+    }
+
+    /// Which users' targets are trusted.
+    pub fn trust(self) -> TrustArgs {
+        self.trust
     }
 
     fn ssh(self) -> SshOptions {
@@ -74,6 +79,9 @@ pub struct ReachArgs {
     /// The only method of flush to use; the cheapest that gives the durability unless given
     #[arg(long, value_enum, value_name = "METHOD")]
     pub method: Option<MethodName>,
+    /// Which users' targets are trusted.
+    #[command(flatten)]
+    pub trust: TrustArgs,
 }
 
 impl ReachArgs {
@@ -133,7 +141,7 @@ impl ReachArgs {
 
     /// How pools are opened.
     pub fn pool_options(&self) -> PoolOptions {
-        MethodName::force(self.method, Pool::options())
+        MethodName::force(self.method, trust::pool_options())
     }
 }
 
@@ -151,7 +159,13 @@ mod tests {
 
     fn reach(transport: TransportName, address: Option<&str>, source: Option<&str>) -> ReachArgs {
         let parse = |text: &str| text.parse().unwrap();
-        ReachArgs { transport, address: address.map(parse), source: source.map(parse), method: None }
+        ReachArgs {
+            transport,
+            address: address.map(parse),
+            source: source.map(parse),
+            method: None,
+            trust: TrustArgs::default(),
+        }
     }
 
     #[test]

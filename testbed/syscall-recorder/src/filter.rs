@@ -58,6 +58,20 @@ pub(crate) fn silence(silence: Silence) -> io::Result<()> {
     load(&mut program, 0).map(|_| ())
 }
 
+/// Has the kernel refuse netlink sockets, of this thread and of all that it starts.
+pub(crate) fn refuse_netlink() -> io::Result<()> {
+    let skip_unless = |k: u32, jf: u8| sock_filter { code: (BPF_JMP | BPF_JEQ | BPF_K) as u16, jt: 0, jf, k };
+    let mut program = [
+        statement(BPF_LD | BPF_W | BPF_ABS, 0),
+        skip_unless(libc::SYS_socket.unsigned_abs() as u32, 3),
+        statement(BPF_LD | BPF_W | BPF_ABS, FIRST_ARGUMENT_AT),
+        skip_unless(libc::AF_NETLINK.unsigned_abs(), 1),
+        statement(BPF_RET | BPF_K, libc::SECCOMP_RET_ERRNO | libc::EAFNOSUPPORT.unsigned_abs()),
+        statement(BPF_RET | BPF_K, libc::SECCOMP_RET_ALLOW),
+    ];
+    load(&mut program, 0).map(|_| ())
+}
+
 /// Has the kernel show the watched calls of this thread, and of all that it starts, on the descriptor that is returned.
 pub(crate) fn install() -> io::Result<OwnedFd> {
     // The number of the call is the first field of `seccomp_data`.

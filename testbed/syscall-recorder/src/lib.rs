@@ -159,3 +159,18 @@ pub fn silenced<T: Send>(silence: Silence, act: impl FnOnce() -> T + Send) -> Re
         done.join().unwrap_or_else(|panic| resume_unwind(panic)).map_err(Unavailable)
     })
 }
+
+/// Runs `act` on a thread of its own that has no netlink sockets (`EAFNOSUPPORT`, as under systemd's `RestrictAddressFamilies=`), as have no threads and
+/// processes that it starts.
+///
+/// # Errors
+/// Where the kernel or a sandbox forbids it; then `act` did not run.
+///
+/// # Panics
+/// With the panic of `act`.
+pub fn without_netlink<T: Send>(act: impl FnOnce() -> T + Send) -> Result<T, Unavailable> {
+    thread::scope(|scope| {
+        let done = scope.spawn(move || filter::refuse_netlink().map(|()| act()));
+        done.join().unwrap_or_else(|panic| resume_unwind(panic)).map_err(Unavailable)
+    })
+}

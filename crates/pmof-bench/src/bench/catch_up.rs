@@ -18,6 +18,7 @@ use pmof_console::{
     children::Target,
     interrupt::TemporaryDirectory,
     output::{print_json, say, with_mend},
+    trust,
     words::{self, Level},
 };
 use serde::Serialize;
@@ -177,7 +178,7 @@ impl Scene {
         let parent = args.dir.clone().unwrap_or_else(std::env::temp_dir);
         let directory = TemporaryDirectory::create("pmof-bench-", &parent);
         let directory = directory.with_context(|| format!("cannot make a directory in {}", parent.display()))?;
-        let mut options = Pool::options().require(args.durability.durability());
+        let mut options = trust::pool_options().require(args.durability.durability());
         let (mut targets, mut counters) = (Vec::new(), Vec::new());
         for index in 0..args.members {
             let root = directory.path().join(index.to_string());
@@ -306,7 +307,8 @@ impl Scene {
         std::fs::create_dir(&root).with_context(|| format!("cannot make {}", root.display()))?;
         let address = format!("tcp://127.0.1.{}:0", self.targets.len() + 1);
         let mut target = Target::start(&root, &address, &[])?;
-        let pool = Pool::options().require(args.durability.durability()).replica(format!("{}/floor", target.address()));
+        let pool =
+            trust::pool_options().require(args.durability.durability()).replica(format!("{}/floor", target.address()));
         let floor = pool.create(args.size).map_err(with_mend)?;
         write_to(&floor, &in_pieces(args.size), 0)?;
         floor.close()?;

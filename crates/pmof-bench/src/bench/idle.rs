@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use pmof::access::{Address, ConnectOptions, Connection, Peer, QueueOptions};
-use pmof_console::{output::say, words};
+use pmof::access::{Address, Connection, Peer, QueueOptions};
+use pmof_console::{output::say, trust, words};
 
 use super::{
     report::Report,
@@ -72,7 +72,7 @@ fn connect_all(address: &str, args: &IdleArgs) -> Result<Vec<Connection>> {
     let (to, source, count) = (address.parse::<Address>()?, args.stage.reach.source, args.connections);
     let peer = Peer::towards(&to, source)?;
     let queue = peer.completion_queue(QueueOptions::default())?;
-    let options = ConnectOptions::default().source(source);
+    let options = trust::connect_options().source(source);
     (1..=count)
         .map(|index| peer.connect(&to, &queue, &options).with_context(|| format!("connection {index} of {count}")))
         .collect()

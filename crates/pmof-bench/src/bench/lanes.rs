@@ -15,6 +15,7 @@ use pmof::{
 };
 use pmof_console::{
     output::say,
+    trust,
     words::{self, TransportName},
 };
 
@@ -135,7 +136,7 @@ impl LanesArgs {
         }
         servers.push(Server::Target(target));
         let root = stage.file(name);
-        let options = TargetOptions::default().waiting(self.waiting());
+        let options = trust::target_options().waiting(self.waiting());
         let made = addresses.iter().enumerate().map(|(index, address)| make(&root, index, address, &options));
         let remotes = made.collect::<Result<Vec<_>>>()?;
         let lanes = remotes.iter().map(Pool::lane).collect();

@@ -9,7 +9,7 @@
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use pmof_console::children::exit_with_parent;
+use pmof_console::{children::exit_with_parent, trust::TrustArgs};
 
 mod batch;
 mod catch_up;
@@ -51,6 +51,9 @@ pub struct BenchArgs {
     /// Process number of the parent, with which this process ends
     #[arg(long, hide = true, value_name = "PID")]
     exit_with_parent: Option<u32>,
+    /// Which users' targets are trusted.
+    #[command(flatten)]
+    pub trust: TrustArgs,
     #[command(subcommand)]
     what: Measurement,
 }

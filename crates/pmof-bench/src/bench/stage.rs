@@ -15,6 +15,7 @@ use pmof_console::{
     children::{Target, this_program},
     interrupt::{KilledOnSignal, TemporaryDirectory},
     reach::{ReachArgs, device_option},
+    trust,
     words::TransportName,
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -224,7 +225,7 @@ impl Stage {
     /// Removes pools from the device, if there is one: all else goes with the directory.
     pub(super) fn clean_up(&self, urls: &[String]) -> Result<()> {
         if self.device.is_some() {
-            urls.iter().cloned().fold(Pool::options(), PoolOptions::replica).remove()?;
+            urls.iter().cloned().fold(trust::pool_options(), PoolOptions::replica).remove()?;
         }
         Ok(())
     }

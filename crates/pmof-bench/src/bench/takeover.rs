@@ -10,11 +10,12 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use pmof::{Durability, Pool, PoolOptions};
+use pmof::{Durability, PoolOptions};
 use pmof_console::{
     children::{Target, this_program},
     interrupt::{KilledOnSignal, TemporaryDirectory},
     output::{print_json, say, with_mend},
+    trust,
     words::TransportName,
 };
 use rustix::process::{Pid, Signal, kill_process};
@@ -70,7 +71,7 @@ pub(super) fn run(args: &TakeoverArgs) -> Result<()> {
     let directory = directory.with_context(|| format!("cannot make a directory in {}", parent.display()))?;
     let (target, url) = start_target(args, directory.path())?;
     // The word is never relied on: nothing is cut off from power here.
-    let options = Pool::options().require(Durability::PowerFailure).replica(&url);
+    let options = trust::pool_options().require(Durability::PowerFailure).replica(&url);
     options.create(POOL_BYTES).and_then(|pool| pool.close()).map_err(with_mend)?;
     let mut latencies = LatencyHistogram::default();
     for round in 1..=args.count {
@@ -139,7 +140,7 @@ impl Writer {
     /// Returns when it has the pool open, and something was acknowledged.
     fn start(url: &str, round: u64) -> Result<Self> {
         let mut command = this_program("soak-writer")?;
-        command.args(["--pool", url, "--seed", "1", "--round", &round.to_string()]);
+        command.args(["--pool", url, "--seed", "1", "--round", &round.to_string()]).args(trust::option());
         let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut child = child.context("cannot start a writer")?;
         let mut output = child.stdout.take().context("a writer has no output")?;

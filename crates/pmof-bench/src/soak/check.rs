@@ -45,7 +45,7 @@ pub(super) struct CheckArgs {
     #[arg(long)]
     seed: u64,
     #[command(flatten)]
-    connect: ConnectArgs,
+    pub(super) connect: ConnectArgs,
 }
 
 /// What was found, over all replicas.

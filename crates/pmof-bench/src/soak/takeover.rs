@@ -66,7 +66,7 @@ pub(super) struct TakeoverArgs {
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
     #[command(flatten)]
-    reach: ReachArgs,
+    pub(super) reach: ReachArgs,
     /// Print one JSON object
     #[arg(long)]
     json: bool,

@@ -52,7 +52,7 @@ pub(super) struct WriteArgs {
     #[arg(long, hide = true)]
     skip_flush: bool,
     #[command(flatten)]
-    connect: ConnectArgs,
+    pub(super) connect: ConnectArgs,
 }
 
 /// What was written.

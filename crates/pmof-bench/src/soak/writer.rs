@@ -16,6 +16,7 @@ use pmof_console::{
     children::{exit_with_parent, this_program},
     interrupt::KilledOnSignal,
     reach::ReachArgs,
+    trust::{self, TrustArgs},
     words::MethodName,
 };
 
@@ -52,6 +53,9 @@ pub struct WriterArgs {
     /// The only method of flush to use
     #[arg(long, value_enum)]
     method: Option<MethodName>,
+    /// Which users' targets are trusted.
+    #[command(flatten)]
+    pub trust: TrustArgs,
     /// Seed of the workload
     #[arg(long)]
     seed: u64,
@@ -111,7 +115,7 @@ pub fn run_writer(args: &WriterArgs) -> anyhow::Result<()> {
         exit_with_parent(parent)?;
     }
     let workload = if args.short_writes { Workload::of_short_writes(args.seed) } else { Workload::new(args.seed) };
-    let options = MethodName::force(args.method, Pool::options()).require(Durability::PowerFailure);
+    let options = MethodName::force(args.method, trust::pool_options()).require(Durability::PowerFailure);
     let options = args.pool.iter().fold(options, PoolOptions::replica);
     let options = if args.take_over { options.take_over(Duration::ZERO) } else { options };
     let pool = options.open()?;
@@ -163,6 +167,7 @@ pub(super) fn command(pools: &[String], (seed, round): (u64, u64), reach: &Reach
     if let Some(method) = reach.method.and_then(|method| method.to_possible_value()) {
         command.args(["--method", method.get_name()]);
     }
+    command.args(trust::option());
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     Ok(command)
 }

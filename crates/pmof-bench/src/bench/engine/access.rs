@@ -6,8 +6,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use pmof::{
     Durability, Flushed, Method, Waiting,
     access::{
-        Access, Address, Completion, CompletionQueue, ConnectOptions, Connection, Outcome, Peer, QueueOptions, Region,
-        RemoteRegion, Signal, Traffic,
+        Access, Address, Completion, CompletionQueue, Connection, Outcome, Peer, QueueOptions, Region, RemoteRegion,
+        Signal, Traffic,
     },
     control::PoolName,
 };
@@ -86,7 +86,7 @@ impl AccessEngine {
         let peer = Peer::towards(&reach.to, reach.source)?;
         let waiting = reach.waiting.unwrap_or(QueueOptions::default().waiting);
         let queue = peer.completion_queue(QueueOptions::default().waiting(waiting))?;
-        let mut options = ConnectOptions::default().source(reach.source).method(reach.method);
+        let mut options = pmof_console::trust::connect_options().source(reach.source).method(reach.method);
         let posted = depth as u64 * (u64::from(shape.batch) + 1);
         options.settings.send_queue = u32::try_from(posted)?.max(options.settings.send_queue);
         let connect = |index| -> Result<Line> {

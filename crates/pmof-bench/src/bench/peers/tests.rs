@@ -56,7 +56,13 @@ fn every_peer_has_the_name_of_the_command_line() {
         assert_eq!(peer.to_possible_value().unwrap().get_name(), peer.name());
         assert_eq!(peer.promised().is_some(), *peer != Peer::Pmof3, "{peer:?}");
     }
-    let over = |transport| ReachArgs { transport, address: None, source: None, method: None };
+    let over = |transport| ReachArgs {
+        transport,
+        address: None,
+        source: None,
+        method: None,
+        trust: pmof_console::trust::TrustArgs::default(),
+    };
     let tcp = over(TransportName::Tcp);
     assert!(Peer::RedisWait.reason_to_skip(Medium::File, &tcp).unwrap().contains("memory"));
     assert!(Peer::Librpma.reason_to_skip(Medium::Tmpfs, &tcp).unwrap().contains("RDMA"));
