@@ -14,6 +14,6 @@ void many_client(unsigned count);
 
 /* So many writes of 64 bytes, each with a flush to visibility and its completion. */
 void cost_server(void);
-void cost_client(unsigned writes);
+void cost_client(unsigned writes, unsigned reads);
 
 #endif

@@ -20,6 +20,7 @@ enum {
     SHORT_BYTES = 64,
     OPERATIONS = 32,
     QUEUE = 64,
+    LAST_MESSAGES = 60,
     IDENTIFIERS = 2 * OPERATIONS,
     /* Parts of an end's memory, LONG_BYTES each. */
     SOURCE = 0,
@@ -375,9 +376,36 @@ static void check_ending(struct rpma_peer *peer, const struct ending *ending) {
     drop_memory(&here);
 }
 
+/* The last message before an end in order: sent, and not waited for. */
+static void check_last_messages(void) {
+    const char *name = "the last message before a connection is closed arrives";
+    unsigned arrived = 0;
+    if (options.reference) {
+        skip("the original flushes it", "%s", name);
+        return;
+    }
+    for (unsigned turn = 0; turn < LAST_MESSAGES; turn++) {
+        struct link link;
+        struct ibv_wc completion;
+        open_link(&link, NULL, NULL);
+        struct end *client = &link.client, *server = &link.server;
+        NEED(CALL(rpma_recv)(server->connection, server->region.local, 0, SHORT_BYTES, REQUEST(turn)));
+        memset(client->region.bytes, (int)turn + 1, SHORT_BYTES);
+        int flags = turn % 2 == 0 ? RPMA_F_COMPLETION_ALWAYS : RPMA_F_COMPLETION_ON_ERROR;
+        NEED(CALL(rpma_send)(client->connection, client->region.local, 0, SHORT_BYTES, flags, NULL));
+        NEED(CALL(rpma_conn_disconnect)(client->connection));
+        arrived += next_completion(server->cq, &completion) && completion.status == IBV_WC_SUCCESS &&
+                   server->region.bytes[SHORT_BYTES - 1] == turn + 1;
+        close_link(&link);
+    }
+    if (!check(arrived == LAST_MESSAGES, "%s", name))
+        tell("%u of %u", arrived, (unsigned)LAST_MESSAGES);
+}
+
 void check_endings(void) {
     static const int flags[] = {RPMA_F_COMPLETION_ALWAYS, RPMA_F_COMPLETION_ON_ERROR};
     section("endings");
+    check_last_messages();
     if (is_device()) {
         skip("a device ends what is under way itself", "each operation has one completion when its connection ends");
         return;

@@ -3,13 +3,13 @@
  * it did as its manual says. C11 with the extensions of GNU C, against librpma-dev:
  *
  *   rpma-check [--port N] [--pmem PATH] [--reference] ADDRESS
- *   rpma-check --end server|client [--port N] [--pmem PATH] [--many COUNT | --writes COUNT] ADDRESS
+ *   rpma-check --end server|client [--port N] [--pmem PATH] [--many COUNT | --writes COUNT | --reads COUNT] ADDRESS
  *   rpma-check --threads clean|race [--port N] ADDRESS
  *   rpma-check --only PART [--port N] [--pmem PATH] [--reference] ADDRESS
  *
  * The second form is one of two processes, each of which may have another librpma: what goes over the wire is checked at
- * both ends; with --many, what COUNT connections cost a process; with --writes, COUNT writes for an instrument that counts
- * instructions. The third is for instruments that look for races: what programs do in several threads without one, or, to try the
+ * both ends; with --many, what COUNT connections cost a process; with --writes or --reads, so many for an instrument that
+ * counts instructions. The third is for instruments that look for races: what programs do in several threads without one, or, to try the
  * instrument, with races of the program's own. The fourth is one part of the first, by the name of its function: forks, orders,
  * deletions ...
  *
@@ -42,8 +42,8 @@
 enum { ALL_SECONDS = 300 };
 
 static _Noreturn void usage(void) {
-    fputs("usage: rpma-check [--port N] [--pmem PATH] [--reference | --end server|client [--many COUNT | --writes COUNT] |\n"
-          "                  --threads clean|race | --only PART] ADDRESS\n", stderr);
+    fputs("usage: rpma-check [--port N] [--pmem PATH] [--reference | --threads clean|race | --only PART |\n"
+          "                  --end server|client [--many COUNT | --writes COUNT | --reads COUNT]] ADDRESS\n", stderr);
     exit(2);
 }
 
@@ -106,12 +106,12 @@ int main(int count, char **arguments) {
         {"port", required_argument, NULL, 'p'}, {"pmem", required_argument, NULL, 'm'},
         {"reference", no_argument, NULL, 'r'},  {"peer", required_argument, NULL, 'P'},
         {"end", required_argument, NULL, 'e'},  {"many", required_argument, NULL, 'n'},
-        {"writes", required_argument, NULL, 'w'}, {"threads", required_argument, NULL, 't'},
-        {"only", required_argument, NULL, 'o'},
+        {"writes", required_argument, NULL, 'w'}, {"reads", required_argument, NULL, 'R'},
+        {"threads", required_argument, NULL, 't'}, {"only", required_argument, NULL, 'o'},
         {NULL, 0, NULL, 0},
     };
     const char *as_peer_of = NULL, *end = NULL, *threads = NULL, *only = NULL;
-    unsigned many = 0, writes = 0;
+    unsigned many = 0, writes = 0, reads = 0;
     options.port = 7400;
     for (int option; (option = getopt_long(count, arguments, "", known, NULL)) != -1;) {
         switch (option) {
@@ -122,6 +122,7 @@ int main(int count, char **arguments) {
         case 'e': end = optarg; break;
         case 't': threads = optarg; break;
         case 'o': only = optarg; break;
+        case 'R': reads = (unsigned)strtoul(optarg, NULL, 10); break;
         case 'w': writes = (unsigned)strtoul(optarg, NULL, 10); break;
         case 'n': many = (unsigned)strtoul(optarg, NULL, 10); break;
         default: usage();
@@ -153,10 +154,10 @@ int main(int count, char **arguments) {
             many_server(many);
         else if (many > 0)
             many_client(many);
-        else if (writes > 0 && is_server)
+        else if (writes + reads > 0 && is_server)
             cost_server();
-        else if (writes > 0)
-            cost_client(writes);
+        else if (writes + reads > 0)
+            cost_client(writes, reads);
         else if (is_server)
             cross_server();
         else

@@ -188,10 +188,10 @@ impl<T: Kind + Send + Sync> Handle<T> {
         // A deletion either finds this call counted or has changed the tag before.
         handle.users.fetch_add(1, Ordering::AcqRel);
         if handle.tag.load(Ordering::Acquire) == tag_of::<T>() {
-            // SAFETY: the tag says that there is a value, which stays as long as this call is counted.
-            if let Some(value) = unsafe { &*handle.value.get() } {
-                return Ok(Used { handle, value });
-            }
+            // SAFETY: `create` sets the tag behind the value, and `take_value` takes it behind the tag, once no call is counted: there is a
+            // value, and it stays as long as this call is counted.
+            let value = unsafe { (*handle.value.get()).as_ref().unwrap_unchecked() };
+            return Ok(Used { handle, value });
         }
         let refused = handle.refuse();
         handle.leave();
@@ -212,8 +212,8 @@ impl<T: Kind + Send + Sync> Handle<T> {
         if handle.tag.load(Ordering::Acquire) != tag_of::<T>() {
             return Err(handle.refuse());
         }
-        // SAFETY: the tag says that there is a value, which nobody changes now by the contract of this function.
-        unsafe { &*handle.value.get() }.as_ref().ok_or_else(|| handle.refuse())
+        // SAFETY: `create` sets the tag behind the value, which stays until the handle is deleted: not during `'a`, as the caller has it.
+        Ok(unsafe { (*handle.value.get()).as_ref().unwrap_unchecked() })
     }
 
     /// Deletes the handle that `pointer` points at, and makes that null, which it may be already. Calls that wait on it end; what

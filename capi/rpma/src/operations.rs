@@ -28,6 +28,7 @@ const FLUSH_PERSISTENT: c_int = 0;
 const FLUSH_VISIBILITY: c_int = 1;
 
 /// When an operation completes.
+#[inline]
 fn signal(flags: c_int) -> Result<Signal, Failure> {
     match flags {
         COMPLETION_ON_ERROR => Ok(Signal::OnError),
@@ -157,20 +158,36 @@ pub extern "C" fn rpma_read(
                 return conn.read(posting(flags, op_context)?, (into, dst_offset), (from, src_offset), len);
             }
         };
-        let (signal, connection) = (signal(flags)?, conn.connection());
-        let is_nothing = src_offset == 0 && dst_offset == 0 && len == 0;
-        let from = far(connection, &src, dst, is_nothing)?;
-        check_whole(conn, from, src_offset, dst, dst_offset, len)?;
-        let whole = len;
-        for (begin, len, is_last) in parts(len) {
-            let into = slice(&conn.peer, dst, dst_offset.saturating_add(begin), len)?;
-            let signal = if is_last { signal } else { Signal::OnError };
-            posted_part(connection, (signal, op_context), (whole, is_last), |batch| {
-                batch.read(from, (src_offset as u64).saturating_add(begin as u64), into)
-            })?;
-        }
-        Ok(())
+        read_over_access(conn, dst, dst_offset, src, src_offset, len, signal(flags)?, op_context)
     })
+}
+
+/// A read in as many parts as it needs. A function of its own: those over a device need less of the stack and of registers.
+#[expect(clippy::too_many_arguments, reason = "those of the functions of the interface")]
+#[inline(never)]
+fn read_over_access(
+    conn: &AccessConn,
+    dst: Object<MrLocal>,
+    dst_offset: usize,
+    src: Object<MrRemote>,
+    src_offset: usize,
+    len: usize,
+    signal: Signal,
+    op_context: *const c_void,
+) -> Result<(), Failure> {
+    let connection = conn.connection();
+    let is_nothing = src_offset == 0 && dst_offset == 0 && len == 0;
+    let from = far(connection, &src, dst, is_nothing)?;
+    check_whole(conn, from, src_offset, dst, dst_offset, len)?;
+    let whole = len;
+    for (begin, len, is_last) in parts(len) {
+        let into = slice(&conn.peer, dst, dst_offset.saturating_add(begin), len)?;
+        let signal = if is_last { signal } else { Signal::OnError };
+        posted_part(connection, (signal, op_context), (whole, is_last), |batch| {
+            batch.read(from, (src_offset as u64).saturating_add(begin as u64), into)
+        })?;
+    }
+    Ok(())
 }
 
 /// Common code of the two write functions.

@@ -129,6 +129,7 @@ impl AccessCq {
     /// # Safety
     ///
     /// `into` is valid for `count` writes.
+    #[inline(never)]
     unsafe fn take_into(&self, into: *mut sys::ibv_wc, count: c_int) -> c_int {
         let mut taken = 0;
         while taken < count {

@@ -88,6 +88,7 @@ fn soak() -> Vec<Run> {
     runs.push(engines("ours", "ours", SOAK_CELLS));
     runs.extend(many_connections("debian", TIMED_CONNECTIONS));
     runs.extend(many_connections("ours", SOAK_CONNECTIONS));
+    runs.push(Run { what: "instructions of calls, beside Debian's".to_owned(), script: COST.to_owned() });
     runs
 }
 
@@ -117,6 +118,34 @@ fn many_connections(library: &str, count: u32) -> [Run; 2] {
 /// Each library in a directory of its own, and what fio needs beside it.
 const DIRECTORIES: &str = "for library in ours debian debian12; do mkdir -p /run/$library; cp /host/bin/*.so* /run/$library/; done; \
      for library in debian debian12; do cp /host/bin/librpma-$library.so.0 /run/$library/librpma.so.0; done";
+
+/// User instructions of an operation and of collecting its completion, the provider's among them: at most 1.2 times those of Debian's library.
+const COST: &str = r##"
+cost() {
+    export LD_LIBRARY_PATH=/run/$1
+    rpma-check --end server --port 7500 --$2 100 $PMOF_WIRE_B >/run/server.log 2>&1 &
+    sleep 1
+    valgrind --tool=callgrind --callgrind-out-file=/run/cost --toggle-collect=rpma_write --toggle-collect=rpma_flush \
+        --toggle-collect=rpma_read --toggle-collect=rpma_cq_get_wc \
+        rpma-check --end client --port 7500 --$2 100 $PMOF_WIRE_B >/run/client.log 2>&1 || tail -n 3 /run/client.log >&2
+    wait
+    sed -n "s/^summary: //p" /run/cost
+}
+passed=0 failed=0
+for operation in writes reads; do
+    ours=$(cost ours $operation) debian=$(cost debian $operation)
+    echo "# 100 $operation: $ours instructions, Debian's $debian"
+    if [ "${ours:-0}" -gt 0 ] && [ $((10 * ours)) -le $((12 * ${debian:-0})) ]; then
+        echo "ok $operation take at most 1.2 times the instructions"
+        passed=$((passed + 1))
+    else
+        echo "not ok $operation take at most 1.2 times the instructions"
+        failed=$((failed + 1))
+    fi
+done
+echo "$passed passed, $failed failed, 0 skipped"
+[ $failed = 0 ]
+"##;
 
 /// The client, and then what the server said.
 fn two_ends((server, client): (&str, &str), of: &str, options: &str) -> [Run; 2] {
