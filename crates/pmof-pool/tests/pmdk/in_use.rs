@@ -219,3 +219,34 @@ fn headers_that_libpmemobj_replicates_are_in_use() {
     }
     assert!(changed > 100, "{changed}");
 }
+
+/// A program would die of such a bit: the copy of a replica that has it is no mend of others.
+#[test]
+fn a_damaged_header_of_a_run_is_not_copied_over_sound_replicas() {
+    need_pmdk!();
+    for (replicas, bits) in [(2, 0xff), (3, 1)] {
+        let directory = tempdir_in(PLACE).unwrap();
+        let mib = LEN_BYTES as u64 / MIB;
+        let set = set(&directory, "set", SINGLE, &vec![[mib - 4, 4]; replicas]);
+        agrees("kinds-make", &set.path, "");
+        let part = |replica: usize| directory.path().join(format!("r{replica}p0"));
+        let whole = fs::read(part(0)).unwrap();
+        let runs = chunks(&whole).into_iter().filter(|(kind, _, count, _)| *kind == RUN && *count > 1);
+        let headers = runs.flat_map(|(_, _, count, index)| [1, count - 1].map(|at| CHUNK_HEADERS + 8 * (index + at)));
+        let headers: BTreeSet<_> = headers.collect();
+        assert!(headers.len() > 4, "{headers:?}");
+        for at in headers {
+            let byte = |replica: usize| fs::read(part(replica)).unwrap()[at];
+            let file = fs::File::options().write(true).open(part(0)).unwrap();
+            file.write_all_at(&[whole[at] ^ bits], at as u64).unwrap();
+            let outcome = sync(&set, &SyncOptions::default(), &mut NoRemotes, &mut |_| {});
+            assert!((1..replicas).all(|sound| byte(sound) == whole[at]), "{at:#x} ^ {bits:#x}: {outcome:?}");
+            match outcome {
+                Ok(done) => assert!(done.source != 0 && byte(0) == whole[at], "{at:#x} ^ {bits:#x}: {done:?}"),
+                Err(pmof_pool::SyncError::Outvoted { majority }) => assert_eq!(majority.against, 0),
+                Err(error) => panic!("{at:#x} ^ {bits:#x}: {error}"),
+            }
+            file.write_all_at(&[whole[at]], at as u64).unwrap();
+        }
+    }
+}

@@ -168,10 +168,11 @@ static int make_kind(PMEMobjpool *pool, struct kinds *kinds, const struct pobj_a
 		1, 100, 200, 500, 1000, 3000, 9000, 20000, 40000, 70000, 80000, 90000, 100000, 2800000,
 	};
 	for (int at = 0; at < EACH; at++) {
-		uint64_t flags = 0;
+		/* What an object holds before it is written is not replicated: the library uses free blocks for itself. */
+		uint64_t flags = POBJ_XALLOC_ZERO;
 		size_t len = kind < CUSTOM ? classes[kind].unit_size : lengths[kind - CUSTOM];
 		if (kind < CUSTOM) {
-			flags = POBJ_CLASS_ID(classes[kind].class_id);
+			flags |= POBJ_CLASS_ID(classes[kind].class_id);
 			len -= classes[kind].header_type == POBJ_HEADER_NONE ? 0
 				: classes[kind].header_type == POBJ_HEADER_COMPACT ? 16 : 64;
 		}
