@@ -80,6 +80,7 @@
 //! | 0xa4 | `WriterStatus` | known `u8` (0 or 1), and after a 1: writer's status |
 //! | 0xa5 | `Infos` | count `u8`, that many descriptions, each after a 1 as in `Info`, after a 0 as in `Refused` |
 //! | 0xa6 | `SetFiles` | more `u8` (0 or 1), count `u16`, that many files, each an identity `[32]` and a text: its path there |
+//! | 0xa7 | `Working` | - |
 //! | 0xff | `Refused` | code `u16`, text |
 //!
 //! A *promise* is two bytes, [`Mechanism`](pmof_mem::Mechanism)'s and [`Evidence`](pmof_mem::Evidence)'s numbers, both 0 where the medium cannot give the level;

@@ -2,6 +2,7 @@
 
 use std::{
     fs, io,
+    ops::Range,
     os::{
         fd::{AsFd as _, OwnedFd},
         unix::fs::{FileExt as _, MetadataExt as _},
@@ -376,18 +377,20 @@ impl Part {
     /// The offset of the first nonzero byte of a file.
     pub(crate) fn first_data(&self) -> Result<Option<u64>, PoolSetError> {
         let file = fs::File::from(self.cloned()?);
-        let mut bytes = vec![0; READ_LEN_BYTES];
-        let mut at = next_data(&file, 0);
-        while at < self.len_bytes {
-            let read =
-                file.read_at(&mut bytes, at).map_err(|error| PoolSetError::io("pread", &self.path, "", error))?;
-            if let Some(place) = bytes[..read].iter().position(|byte| *byte != 0) {
-                return Ok(Some(at + place as u64));
+        let mut bytes = Vec::new();
+        for Range { start: mut at, end } in data_of(&file, self.len_bytes) {
+            while at < end {
+                bytes.resize((end - at).min(READ_LEN_BYTES as u64) as usize, 0);
+                let read =
+                    file.read_at(&mut bytes, at).map_err(|error| PoolSetError::io("pread", &self.path, "", error))?;
+                if let Some(place) = bytes[..read].iter().position(|byte| *byte != 0) {
+                    return Ok(Some(at + place as u64));
+                }
+                if read == 0 {
+                    return Ok(None);
+                }
+                at += read as u64;
             }
-            if read == 0 {
-                break;
-            }
-            at = next_data(&file, at + read as u64);
         }
         Ok(None)
     }
@@ -639,6 +642,22 @@ fn not_devdax(path: &Path) -> PoolSetError {
         why: "its size is AUTO, and it is no devdax device",
         mend: "write its size in the pool set file",
     }
+}
+
+/// The ranges of a file that may hold other bytes than zeros, all of them looked for before the first is read: a page that a read brings into the
+/// cache, and those that the kernel reads ahead, count as data from then on, so that a look after each read would lead through all
+/// of a preallocated file.
+fn data_of(file: &fs::File, len_bytes: u64) -> Vec<Range<u64>> {
+    let (mut ranges, mut at) = (Vec::new(), next_data(file, 0));
+    while at < len_bytes {
+        let end = match rustix::fs::seek(file, SeekFrom::Hole(at)) {
+            Ok(end) if end > at => end.min(len_bytes),
+            _ => len_bytes,
+        };
+        ranges.push(at..end);
+        at = next_data(file, end);
+    }
+    ranges
 }
 
 /// Where the next data of a file are: `at` itself where the file system does not tell, the end of all files where there are none.

@@ -1,6 +1,7 @@
 //! A connection to a target, and the control messages on it.
 
 use std::{
+    cell::Cell,
     ops::Range,
     sync::Arc,
     thread,
@@ -49,8 +50,10 @@ pub(crate) struct TargetConnection {
 /// A request that was sent and not answered yet.
 #[derive(Debug)]
 pub(crate) struct PendingReply {
-    ticket: Ticket,
-    asked: Instant,
+    /// The receive of the next message.
+    ticket: Cell<Ticket>,
+    /// When it was asked, or when the target said last that it works on it.
+    heard: Cell<Instant>,
 }
 
 impl TargetConnection {
@@ -145,25 +148,50 @@ impl TargetConnection {
     }
 
     pub(crate) fn send(&self, request: &Request) -> Result<PendingReply, ReplicaError> {
-        let ticket = self.connection.receive(self.reply.slice(..)?, 0).map_err(post_failed)?;
+        let ticket = self.receive()?;
         let message = request.encode(REQUEST_ID)?;
         // Writes that nobody made durable, and those of other threads, may fill the send queue.
         self.post(|connection| connection.batch().signal(Signal::OnError).send(&message))?;
-        Ok(PendingReply { ticket, asked: Instant::now() })
+        Ok(PendingReply { ticket: Cell::new(ticket), heard: Cell::new(Instant::now()) })
     }
 
-    /// The answer, or the refusal as an error. Its time runs from the asking, so that several that are silent run out of it together.
+    fn receive(&self) -> Result<Ticket, ReplicaError> {
+        self.connection.receive(self.reply.slice(..)?, 0).map_err(post_failed)
+    }
+
+    /// The answer, or the refusal as an error. Its time runs from the asking, so that several that are silent run out of it together, or from when the
+    /// target said last that it works on it.
     pub(crate) fn answer(&self, pending: &PendingReply) -> Result<Reply, ReplicaError> {
-        let left = self.timeout.saturating_sub(pending.asked.elapsed()).max(LATE_LOOK);
-        self.answer_within(pending, left).unwrap_or_else(|| Err(self.timed_out()))
+        loop {
+            let heard = pending.heard.get();
+            let left = self.timeout.saturating_sub(heard.elapsed()).max(LATE_LOOK);
+            match self.answer_within(pending, left) {
+                Some(answer) => return answer,
+                None if pending.heard.get() == heard => return Err(self.timed_out()),
+                None => {}
+            }
+        }
     }
 
     /// The same, at most so long. `None`: there is no answer yet.
     pub(crate) fn answer_within(&self, pending: &PendingReply, limit: Duration) -> Option<Result<Reply, ReplicaError>> {
-        let Some(received) = self.wait_for(pending.ticket, limit) else {
-            return (pending.asked.elapsed() >= self.timeout).then(|| Err(self.timed_out()));
-        };
-        Some(received.and_then(|received| self.reply(&received)))
+        let start = Instant::now();
+        loop {
+            let left = limit.saturating_sub(start.elapsed());
+            let Some(received) = self.wait_for(pending.ticket.get(), left) else {
+                return (pending.heard.get().elapsed() >= self.timeout).then(|| Err(self.timed_out()));
+            };
+            match received.and_then(|received| self.reply(&received)) {
+                Ok(Reply::Working) => match self.receive() {
+                    Ok(ticket) => {
+                        pending.ticket.set(ticket);
+                        pending.heard.set(Instant::now());
+                    }
+                    Err(error) => return Some(Err(error)),
+                },
+                answer => return Some(answer),
+            }
+        }
     }
 
     fn reply(&self, received: &Outcome) -> Result<Reply, ReplicaError> {

@@ -50,6 +50,7 @@ mod observer;
 mod root_watch;
 mod session;
 mod takeover;
+mod working;
 
 pub use authentication::Admission;
 pub use health::{PoolCounts, PoolHealth};

@@ -140,6 +140,9 @@ pub enum Reply {
     StatusTold,
     /// To `WriterStatus`. `None`: nobody has it open for writing here, or its writer has told nothing.
     WriterStatus(Option<WriterStatus>),
+    /// The request is being worked on: the initiator waits on. Said at once to each request about a pool set that can take long, and again
+    /// and again until the answer.
+    Working,
     /// The request was not carried out.
     Refused {
         /// Why, for programs: the code of the target's `StoreError`, or one of its service.
@@ -229,7 +232,8 @@ impl Reply {
             | Self::AttributesSet
             | Self::IntentChanged
             | Self::RosterSet
-            | Self::StatusTold => {}
+            | Self::StatusTold
+            | Self::Working => {}
             Self::Intent { first, words } => frame.intent(*first, words),
             Self::Roster(part) => frame.roster_part(part),
             Self::Challenged { nonce, proof } => {
@@ -336,6 +340,7 @@ impl Reply {
             Self::WriterStatus(_) => 0xa4,
             Self::Infos(_) => 0xa5,
             Self::SetFiles { .. } => 0xa6,
+            Self::Working => 0xa7,
             Self::Refused { .. } => 0xff,
         }
     }
@@ -415,6 +420,7 @@ impl Reply {
                 let (more, count) = (body.flag()?, body.number_u16()?);
                 Self::SetFiles { files: (0..count).map(|_| body.part_file()).collect::<Parsed<_>>()?, more }
             }
+            0xa7 => Self::Working,
             0xff => Self::Refused { code: body.number_u16()?, text: body.text(MAX_REFUSAL_BYTES)?.to_owned() },
             _ => return Err(Fault::UnknownKind),
         })

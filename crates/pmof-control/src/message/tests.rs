@@ -258,6 +258,7 @@ fn replies() -> Vec<Reply> {
         Reply::SetOpened { size_bytes: 1, attributes: None, descriptor: vec![1], header_descriptor: vec![] },
         Reply::SetFiles { files: vec![], more: false },
         Reply::files_page(&vec![PartFile { identity: [8; 32], path: "p".repeat(MAX_PATH_BYTES).into() }; 5]),
+        Reply::Working,
         Reply::SetKept,
         Reply::Removable,
         Reply::AttributesSet,
@@ -372,6 +373,9 @@ fn the_bytes_of_version_3_stay_as_they_are() {
     let bytes = Reply::SetFiles { files, more: true }.encode(1).expect("fits");
     let body = [&b"\x01\x01\0"[..], &[9; 32], b"\x02\0/p"].concat();
     assert_eq!((&bytes[2..4], &bytes[12..bytes.len() - 4]), (&[0xa6, 0][..], &body[..]));
+
+    let bytes = Reply::Working.encode(1).expect("fits");
+    assert_eq!((&bytes[2..4], bytes.len()), (&[0xa7, 0][..], 16));
 
     let bytes = Request::Boot.encode(1).expect("fits");
     assert_eq!((&bytes[2..4], bytes.len()), (&[23, 0][..], 16));

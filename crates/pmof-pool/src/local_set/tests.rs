@@ -1,12 +1,12 @@
 use std::{
     fs,
-    os::unix::fs::MetadataExt as _,
+    os::unix::fs::{FileExt as _, MetadataExt as _},
     path::Path,
     sync::atomic::{AtomicBool, Ordering},
 };
 
 use pmof_mem::{Medium as _, MemError};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{FallocateFlags, FlockOperation, SeekFrom, fallocate, flock, seek};
 use tempfile::tempdir_in;
 
 use super::{LocalSet, NewSet};
@@ -285,4 +285,73 @@ fn parts_together_need_the_room() {
     let error = LocalSet::check_new(&two, &new).unwrap_err();
     assert!(matches!(&error, PoolSetError::Mem(MemError::NoSpace { path, .. }) if path.ends_with("two")), "{error}");
     assert_eq!(fs::read_dir(directory.path()).unwrap().count(), 0);
+}
+
+/// Bytes that this thread has read by system calls.
+fn read_bytes() -> u64 {
+    let counts = fs::read_to_string("/proc/thread-self/io").unwrap();
+    counts.lines().find_map(|line| line.strip_prefix("rchar: ")).unwrap().parse().unwrap()
+}
+
+/// Bytes of a file that are on the disk as data or in the page cache.
+fn cached_bytes(path: &Path) -> u64 {
+    let file = fs::File::open(path).unwrap();
+    let (mut at, mut bytes) = (0, 0);
+    while let Ok(start) = seek(&file, SeekFrom::Data(at)) {
+        at = seek(&file, SeekFrom::Hole(start)).unwrap();
+        bytes += at - start;
+    }
+    bytes
+}
+
+/// A read brings pages into the cache, which count as data from then on; so do those that the kernel reads ahead.
+#[test]
+fn preallocated_parts_are_not_read() {
+    const LEN_BYTES: u64 = 256 * MIB;
+    let directory = tempdir_in(DISK).unwrap();
+    let path = |name: &str| directory.path().join(name);
+    let replica = |names: [&str; 2]| ReplicaSpec::Local(names.map(|name| PartSpec::new(path(name), LEN_BYTES)).into());
+    let set = PoolSet { path: path("set"), replicas: vec![replica(["a", "b"])], options: SetOptions::default() };
+    for name in ["a", "b"] {
+        let file = fs::File::create_new(path(name)).unwrap();
+        fallocate(&file, FallocateFlags::empty(), 0, LEN_BYTES).unwrap();
+        assert_eq!(cached_bytes(&path(name)), 0, "the test needs a file system that tells what was never written");
+    }
+    let new = NewSet::new(NewPool::Obj { layout: "test".into() });
+    let before = read_bytes();
+    let made = LocalSet::create(&set, &new, &new.plan(&set).unwrap()).unwrap();
+    let read = read_bytes() - before;
+    let cached = ["a", "b"].map(|name| cached_bytes(&path(name)));
+    assert!(read < 16 * MIB, "{} MiB were read", read / MIB);
+    assert!(cached.iter().all(|cached| *cached < 32 * MIB), "{cached:?} bytes were read");
+    let (state, len_bytes) =
+        (memory_state(Some(PoolKind::Obj), &made.replicas()[0].as_ref().unwrap().memory()), made.len_bytes());
+    assert_eq!((state.unwrap(), len_bytes), (ContentsState::Sound, 2 * LEN_BYTES - 4096));
+    made.close().unwrap();
+}
+
+/// What a creation that was killed left in preallocated files is found all the same.
+#[test]
+fn what_lies_far_out_in_preallocated_parts_is_found() {
+    const LEN_BYTES: u64 = 64 * MIB;
+    let directory = tempdir_in(DISK).unwrap();
+    let path = directory.path().join("a");
+    let file = fs::File::create_new(&path).unwrap();
+    fallocate(&file, FallocateFlags::empty(), 0, LEN_BYTES).unwrap();
+    file.write_all_at(&[7], 0).unwrap();
+    file.write_all_at(&[0], 0).unwrap();
+    file.write_all_at(&[7], LEN_BYTES - 1).unwrap();
+    let replica = ReplicaSpec::Local(vec![PartSpec::new(&path, LEN_BYTES)]);
+    let set = PoolSet { path: directory.path().join("set"), replicas: vec![replica], options: SetOptions::default() };
+    let new = NewSet::new(NewPool::Obj { layout: "test".into() });
+    let create = || LocalSet::create(&set, &new, &new.plan(&set).unwrap());
+    let error = create().unwrap_err();
+    let found = format!("from byte {} on", LEN_BYTES - 1);
+    assert!(matches!(&error, PoolSetError::Exists { found: told, .. } if told.contains(&found)), "{error}");
+    // As a creation that was killed has it.
+    file.write_all_at(&crate::header::left_by_creation(), 0).unwrap();
+    create().unwrap().close().unwrap();
+    let mut last = [1];
+    file.read_exact_at(&mut last, LEN_BYTES - 1).unwrap();
+    assert_eq!(last, [0]);
 }

@@ -3,7 +3,7 @@
 use pmof_mem::{Medium as _, Memory};
 
 use super::{LocalReplica, NewParts, header_count, header_memory, is_behind_header, write_header};
-use crate::{HEADER_LEN_BYTES, OpenFor, PoolSetError, SetOptions, format::clear, header, part::Part};
+use crate::{HEADER_LEN_BYTES, OpenFor, PoolSetError, SetOptions, data_ranges, format::clear, header, part::Part};
 
 impl NewParts {
     /// Zeroes all bytes behind the first header. New files are zero already; in others only data is read, and only nonzero bytes
@@ -65,11 +65,11 @@ fn clear_given(
     let first = if options.no_headers { 0 } else { HEADER_LEN_BYTES as u64 };
     for (index, part) in parts.iter().enumerate() {
         let end = start + part.mapped_len_bytes(is_behind_header(index, options));
-        let mut at = start.max(first);
-        while !part.is_made && is_cleared(part) && at < end {
-            let Some(data) = memory.next_data(at)?.filter(|data| data.start < end) else { break };
-            clear(memory, data.start..data.end.min(end))?;
-            at = data.end;
+        if !part.is_made && is_cleared(part) && start.max(first) < end {
+            // All of them before the first is read: what a read brings into the page cache counts as data.
+            for data in data_ranges(memory, start.max(first)..end, usize::MAX)?.0 {
+                clear(memory, data)?;
+            }
         }
         start = end;
     }

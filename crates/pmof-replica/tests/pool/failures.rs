@@ -447,3 +447,38 @@ fn errors_say_what_to_do() {
     assert!(said(pool.persist(0, b"late").unwrap_err()).contains("open it again"));
     assert!(said(options(urls(&two)).open().unwrap_err()).contains("name replicas of one pool"));
 }
+
+/// However long it takes, the initiator knows that the target is at it.
+#[test]
+fn work_on_a_set_is_told_of() {
+    let target = Target::start();
+    let initiator = RawInitiator::connect(&target.address());
+    let set = || pmof_control::SetName::new("p.set").expect("a name");
+    let text = format!("PMEMPOOLSET\n2M {}\n", target.root.path().join("part").display());
+    fs::write(target.root.path().join("p.set"), text).expect("a set file");
+    let require = Durability::Visible;
+    let attributes = pmof_pool::Attributes { poolset_uuid: [1; 16], uuid: [2; 16], ..<_>::default() }.to_bytes();
+    for (request, is_told_of) in [
+        (Request::SetFiles { name: set(), first: 0 }, true),
+        (Request::CreateSet { name: set(), size_bytes: 0, attributes: Some(attributes), require }, true),
+        (Request::KeepSet, true),
+        (Request::Boot, false),
+        (Request::SetAttributes { attributes }, true),
+        (Request::Close { in_order: true }, true),
+        (Request::Close { in_order: true }, false),
+        (Request::OpenSet { name: set(), size_bytes: 0, access: OpenFor::Read, require }, true),
+        (Request::Close { in_order: true }, true),
+        (Request::PrepareReplacement { name: set(), member: [1; 16] }, true),
+        (Request::PrepareRemoval { name: set(), force: true, set_file: false, member: None }, true),
+        (Request::RemoveSet { name: set(), force: true, set_file: false }, true),
+        (Request::List { after: None }, false),
+    ] {
+        initiator.connection.send(&request.encode(7).expect("fits")).expect("posted");
+        let mut reply = initiator.next_message();
+        assert_eq!(reply == Reply::Working, is_told_of, "{request:?}");
+        while reply == Reply::Working {
+            reply = initiator.next_message();
+        }
+        assert!(!matches!(reply, Reply::Refused { .. }), "{request:?}: {reply:?}");
+    }
+}

@@ -217,8 +217,18 @@ impl RawInitiator {
     }
 
     pub(crate) fn ask_bytes(&self, message: &[u8]) -> Reply {
-        let ticket = self.connection.receive(self.reply.slice(..).expect("all"), 0).expect("posted");
         self.connection.send(message).expect("posted");
+        loop {
+            let reply = self.next_message();
+            if reply != Reply::Working {
+                return reply;
+            }
+        }
+    }
+
+    /// What the target says next.
+    pub(crate) fn next_message(&self) -> Reply {
+        let ticket = self.connection.receive(self.reply.slice(..).expect("all"), 0).expect("posted");
         let done = self.queue.wait_for(self.connection.id(), ticket, LONG).expect("in time");
         let Ok(Outcome::Received { len_bytes, .. }) = done.outcome else { panic!("no answer: {done:?}") };
         let mut bytes = vec![0; len_bytes as usize];

@@ -23,6 +23,7 @@ use super::{
     identity::Identity,
     leases::{Held, Lease, Leases},
     takeover::{Terms, was_taken_over},
+    working,
 };
 use crate::{
     OpenPool, PoolStore, StoreError,
@@ -286,6 +287,12 @@ impl Session {
             return ControlFlow::Break(());
         }
         let (request_id, reply) = match Request::decode(&message) {
+            Ok((request_id, request)) if self.is_told_of(&request) => {
+                let (connection, message) = (Arc::clone(&self.connection), Reply::Working.encode(request_id));
+                // An initiator that is gone is found when it is answered.
+                let tell = || drop(message.as_ref().map(|message| connection.send(message)));
+                (request_id, working::tell_while(&tell, working::INTERVAL, || self.answer(host, request)))
+            }
             Ok((request_id, request)) => (request_id, self.answer(host, request)),
             Err(error) => {
                 let code = ServiceCode::BadMessage as u16;
@@ -300,6 +307,11 @@ impl Session {
             }
             _ => ControlFlow::Break(()),
         }
+    }
+
+    /// Whether its initiator is told that the request is being worked on.
+    fn is_told_of(&self, request: &Request) -> bool {
+        self.identity().is_some() && working::is_long(request, matches!(self.open, Some(Open::Set { .. })))
     }
 
     fn post_receive(&self) -> Result<Ticket, PostError> {
