@@ -52,6 +52,7 @@
 //! | 36 | `WriterStatus` | name |
 //! | 37 | `Infos` | count `u16`, that many names |
 //! | 38 | `SetFiles` | first `u64`, set |
+//! | 39 | `OpenBehind` | set |
 //! | 0x81 | `Opened` | pool UUID `[16]`, replica UUID `[16]`, size `u64`, replica count `u16`, replica index `u16`, user flags `[16]`, state, `u16` length and descriptor |
 //! | 0x82 | `Closed` | - |
 //! | 0x83 | `Removed` | - |

@@ -132,6 +132,10 @@ pub trait RemoteReplicas {
     /// Opens one, of at least `len_bytes`.
     fn open(&mut self, remote: &RemoteSpec, len_bytes: u64, access: OpenFor) -> Result<Reached, AccessError>;
 
+    /// Opens what lies behind the damaged headers of one, for reading, to compare it with another replica: its bytes are those of the pool, damaged
+    /// headers included, and it has no attributes. `None`: its headers are not what is wrong with it, or nothing lies behind them.
+    fn open_behind(&mut self, remote: &RemoteSpec) -> Result<Option<Box<dyn ReplicaAccess>>, AccessError>;
+
     /// Creates one, of zeros, where none exists.
     fn create(
         &mut self,

@@ -61,7 +61,7 @@ pub use misfit::{Misfit, first_misfit, misfits};
 pub use part::PART_LEN_BYTES_MIN;
 pub use replica::{
     LocalReplica, NATIVE_MAGIC, NewReplica, POOL_LEN_BYTES_MIN, Removal, check_named_whole, check_unlinkable,
-    has_contents_behind, part_contents, part_header, pool_set_uuid,
+    has_contents_behind, open_contents_behind, part_contents, part_header, pool_set_uuid,
 };
 pub use set::{
     PartSize, PartSpec, PoolSet, RemoteSpec, ReplicaSpec, SET_LEN_BYTES_MAX, SET_SIGNATURE, SetError, SetOptions,

@@ -33,7 +33,7 @@ mod vouched;
 mod whose;
 
 pub(crate) use contents_of::contents_behind;
-pub use contents_of::{has_contents_behind, part_contents};
+pub use contents_of::{has_contents_behind, open_contents_behind, part_contents};
 pub use named_whole::check_named_whole;
 pub use owner::NATIVE_MAGIC;
 pub(crate) use owner::something_in;

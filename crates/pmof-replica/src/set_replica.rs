@@ -86,6 +86,13 @@ impl SetReplica<'_> {
         self.ask_for_pool(access, size_bytes, |require| Request::OpenSet { name, size_bytes, access, require })
     }
 
+    /// Opens what lies behind its damaged headers, for reading.
+    pub(crate) fn open_behind(&self) -> Result<RemoteMember, Arc<ReplicaError>> {
+        let name = self.set.clone();
+        let (member, _) = self.ask_for_pool(OpenFor::Read, 0, |_| Request::OpenBehind { name })?;
+        Ok(member)
+    }
+
     /// The files that the set names.
     pub(crate) fn files(&self) -> Result<Vec<PartFile>, Arc<ReplicaError>> {
         let target = self.options.reach(self.target)?;

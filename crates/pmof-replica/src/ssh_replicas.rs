@@ -77,7 +77,7 @@ impl SshReplicas {
         let replica = SetReplica { index: None, target, set, options: &self.options };
         let name = format!("{set} on {}", node(target));
         match replica.open(len_bytes, access) {
-            Ok((member, Some(attributes))) => Ok(Reached::Whole(Box::new(Remote { name, member, attributes }))),
+            Ok((member, attributes @ Some(_))) => Ok(Reached::Whole(Box::new(Remote { name, member, attributes }))),
             Ok((_, None)) => Err(format!("the pool set {set} on {target} has no headers (NOHDRS)").into()),
             Err(error) => match damage(target, set, &error) {
                 Some(damage) => Ok(damage),
@@ -128,6 +128,20 @@ impl RemoteReplicas for SshReplicas {
         self.open_at(&target, &set, len_bytes, access)
     }
 
+    fn open_behind(&mut self, remote: &RemoteSpec) -> Result<Option<Box<dyn ReplicaAccess>>, AccessError> {
+        let (target, set) = remote_place(remote)?;
+        let replica = SetReplica { index: None, target: &target, set: &set, options: &self.options };
+        let name = format!("{set} on {}", remote.node);
+        match replica.open_behind() {
+            Ok(member) => Ok(Some(Box::new(Remote { name, member, attributes: None }))),
+            Err(error) => match *error {
+                ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool, .. } => Ok(None),
+                ReplicaError::Refused { .. } => Err(replica.failed(error).into()),
+                _ => Err(Unreached { node: remote.node.clone(), source: replica.failed(error).into() }.into()),
+            },
+        }
+    }
+
     fn create(
         &mut self,
         remote: &RemoteSpec,
@@ -138,7 +152,7 @@ impl RemoteReplicas for SshReplicas {
         let replica = SetReplica { index: None, target: &target, set: &set, options: &self.options };
         let member = replica.create(len_bytes, Some(attributes)).map_err(|error| replica.failed(error))?;
         let name = format!("{set} on {}", remote.node);
-        Ok(Box::new(Remote { name, member, attributes: *attributes }))
+        Ok(Box::new(Remote { name, member, attributes: Some(*attributes) }))
     }
 
     fn check_removable(&mut self, remote: &RemoteSpec, member: &[u8; 16]) -> Result<(), AccessError> {
@@ -163,7 +177,7 @@ impl RemoteReplicas for SshReplicas {
         let made = replica.replace(&attributes.poolset_uuid, len_bytes, attributes);
         let member = made.map_err(|error| replica.failed(error))?;
         let name = format!("{set} on {}", remote.node);
-        Ok(Box::new(Remote { name, member, attributes: *attributes }))
+        Ok(Box::new(Remote { name, member, attributes: Some(*attributes) }))
     }
 }
 
@@ -190,7 +204,8 @@ fn damage(target: &TargetUrl, set: &SetName, error: &ReplicaError) -> Option<Rea
 struct Remote {
     name: String,
     member: RemoteMember,
-    attributes: Attributes,
+    /// `None` of what lies behind damaged headers.
+    attributes: Option<Attributes>,
 }
 
 impl ReplicaAccess for Remote {
@@ -207,12 +222,12 @@ impl ReplicaAccess for Remote {
     }
 
     fn attributes(&mut self) -> Result<Attributes, AccessError> {
-        Ok(self.attributes)
+        self.attributes.ok_or_else(|| format!("the headers of {} are damaged", self.name).into())
     }
 
     fn set_attributes(&mut self, attributes: &Attributes) -> Result<(), AccessError> {
         self.member.set_attributes(attributes).map_err(|source| replica_error(&self.member, source))?;
-        self.attributes = *attributes;
+        self.attributes = Some(*attributes);
         Ok(())
     }
 

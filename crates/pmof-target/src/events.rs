@@ -240,6 +240,7 @@ fn short(request: &Request) -> &'static str {
         Request::Challenge { .. } => "challenge",
         Request::Prove { .. } => "prove",
         Request::SetFiles { .. } => "set_files",
+        Request::OpenBehind { .. } => "open_behind",
         Request::KeepSet => "keep_set",
         Request::SetAttributes { .. } => "set_attributes",
         Request::Digest { .. } => "digest",

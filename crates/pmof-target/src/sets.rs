@@ -1,6 +1,7 @@
 //! Pool sets below a target's root directory, for those who ask for them by name.
 
 use std::{
+    error::Error,
     fs::File,
     io::{self, Read as _},
     ops::Range,
@@ -14,6 +15,7 @@ use pmof_mem::{Declaration, Durability, Medium as _, Memory, causes};
 use pmof_pool::{
     Attributes, Feature, HEADER_LEN_BYTES, LocalReplica, NewReplica, NoRemotes, PartFile, PartSpec, PoolSet,
     PoolSetError, Removal, ReplicaSpec, SET_LEN_BYTES_MAX, SetError, SetOptions, foreign_files, has_contents_behind,
+    open_contents_behind,
 };
 use rustix::{
     fs::{AtFlags, CWD, Mode, OFlags, ResolveFlags},
@@ -118,6 +120,14 @@ pub enum SetStoreError {
         /// What is wrong with the headers.
         source: PoolSetError,
     },
+    /// What lies behind damaged headers is asked for, and there is no such thing.
+    #[error(
+        "nothing of the pool set {name} lies behind damaged headers: they are sound, or it is damaged otherwise; open it as usual, or make it anew"
+    )]
+    NothingBehind {
+        /// The set.
+        name: SetName,
+    },
     /// The parts.
     #[error("pool set {name} cannot be used")]
     Parts {
@@ -142,6 +152,7 @@ impl SetStoreError {
             Self::NotDurable { .. } => 305,
             Self::Busy { .. } => 306,
             Self::OtherPool { .. } => 307,
+            Self::NothingBehind { .. } => 309,
             Self::HeadersDamaged { .. } => 311,
             Self::Parts { source, .. } => match source {
                 PoolSetError::Exists { .. } | PoolSetError::NotBlank { .. } | PoolSetError::NotOurs { .. } => 307,
@@ -253,7 +264,8 @@ pub(crate) struct OpenSet {
 /// Both hold the locks of the parts.
 #[derive(Debug)]
 struct Opened {
-    replica: LocalReplica,
+    /// `None` of what lies behind damaged headers.
+    replica: Option<LocalReplica>,
     memory: Arc<Memory>,
 }
 
@@ -308,6 +320,24 @@ impl SetStore {
         let files = PartFile::of_parts(&parts, boot);
         let first = usize::try_from(first).unwrap_or(usize::MAX).min(files.len());
         Ok(Reply::files_page(&files[first..]))
+    }
+
+    /// What lies behind the damaged headers of a set's pool, for reading: it is compared with another replica before the pool is made anew.
+    pub(crate) fn open_behind(&self, name: &SetName) -> Result<OpenSet, SetStoreError> {
+        let (parts, options) = self.read(name)?;
+        let behind = open_contents_behind(&parts, options, self.declaration).map_err(|source| {
+            let error = source.downcast().map_or_else(|source| no_look(&parts, source), |error| *error);
+            failed(name, error)
+        })?;
+        let memory = behind.ok_or_else(|| SetStoreError::NothingBehind { name: name.clone() })?;
+        Ok(OpenSet {
+            name: name.clone(),
+            len_bytes: memory.len_bytes(),
+            open: Some(Opened { replica: None, memory }),
+            has_header: false,
+            access: OpenFor::Read,
+            is_new: false,
+        })
     }
 
     /// Finds the parts of a set and locks them. `member`: the UUID of the pool's set at its initiator, if that knows it.
@@ -389,7 +419,7 @@ impl OpenSet {
     fn new(name: &SetName, replica: LocalReplica, access: OpenFor) -> Self {
         let (memory, has_header) = (replica.memory(), replica.attributes().is_some());
         let len_bytes = memory.len_bytes();
-        let open = Some(Opened { replica, memory });
+        let open = Some(Opened { replica: Some(replica), memory });
         Self { name: name.clone(), open, len_bytes, has_header, access, is_new: false }
     }
 
@@ -405,6 +435,10 @@ impl OpenSet {
             }
             _ => Ok(()),
         }
+    }
+
+    fn replica(&self) -> Option<&LocalReplica> {
+        self.open.as_ref()?.replica.as_ref()
     }
 
     pub(crate) fn name(&self) -> &SetName {
@@ -428,21 +462,24 @@ impl OpenSet {
 
     /// What each part without a header has of the memory, in order.
     pub(crate) fn headerless_ranges(&self) -> Vec<Range<u64>> {
-        self.open.as_ref().map_or_else(Vec::new, |open| open.replica.headerless_ranges())
+        self.replica().map_or_else(Vec::new, LocalReplica::headerless_ranges)
     }
 
     pub(crate) fn attributes(&self) -> Option<Attributes> {
-        self.open.as_ref().and_then(|open| open.replica.attributes())
+        self.replica().and_then(LocalReplica::attributes)
     }
 
     pub(crate) fn set_attributes(&self, attributes: &Attributes) -> Result<(), SetStoreError> {
-        let Some(Opened { replica, .. }) = &self.open else { return Ok(()) };
+        let Some(replica) = self.replica() else {
+            let name = self.name.clone();
+            return Err(SetStoreError::NotATargets { name, why: "it is open for a comparison only: make it anew" });
+        };
         replica.set_attributes(attributes).map_err(|error| failed(&self.name, error))
     }
 
     /// A new pool stays from now on.
     pub(crate) fn keep(&mut self) -> Result<(), SetStoreError> {
-        if let Some(Opened { replica, .. }) = self.open.as_ref().filter(|_| self.is_new) {
+        if let Some(replica) = self.replica().filter(|_| self.is_new) {
             replica.write_out().map_err(|error| failed(&self.name, error))?;
         }
         self.is_new = false;
@@ -455,7 +492,7 @@ impl OpenSet {
     }
 
     fn end(&mut self) -> Result<(), SetStoreError> {
-        let Some(Opened { replica, memory }) = self.open.take() else { return Ok(()) };
+        let Some(Opened { replica: Some(replica), memory }) = self.open.take() else { return Ok(()) };
         if !self.is_new {
             return replica.close().map_err(|error| failed(&self.name, error));
         }
@@ -495,6 +532,12 @@ const FOREIGN: &str = "a part of its number has no header, and nothing in it is 
 /// The replica as a set of its own.
 fn alone(name: &SetName, parts: &[PartSpec], options: SetOptions) -> PoolSet {
     PoolSet { path: name.as_str().into(), replicas: vec![ReplicaSpec::Local(parts.to_vec())], options }
+}
+
+/// A failure of reading that no file is named for.
+fn no_look(parts: &[PartSpec], source: Box<dyn Error + Send + Sync>) -> PoolSetError {
+    let path = parts.first().map(|part| part.path.clone()).unwrap_or_default();
+    PoolSetError::Io { call: "a look behind the headers", path, mend: "", source: io::Error::other(source) }
 }
 
 fn failed(name: &SetName, error: PoolSetError) -> SetStoreError {

@@ -339,3 +339,44 @@ fn a_replica_of_another_pool_is_refused() {
     let error = fixture.open().unwrap_err();
     assert_eq!(differs(&error).map(|(_, what)| what), Some("neighbour"), "{error}");
 }
+
+/// As of a local one: what lies behind the header decides, not the header.
+#[test]
+fn a_flipped_bit_of_a_remote_header_is_repaired() {
+    let fixture = Fixture::new();
+    let pool = fixture.create();
+    write(&pool, OFFSET, &[9; 4096]).unwrap();
+    pool.close().unwrap();
+    let set = fixture.path("local.set");
+    let set = set.to_str().unwrap();
+    let flip = |name: &str, offset: u64| {
+        let file = fs::File::options().read(true).write(true).open(fixture.path(name)).unwrap();
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, offset).unwrap();
+        file.write_all_at(&[byte[0] ^ 1], offset).unwrap();
+    };
+    for offset in [0, 9, 30, 2000, 4095] {
+        flip("a", offset);
+        let refused = fixture.options().open().unwrap_err();
+        assert!(pmof::causes(&refused).to_string().contains("header"), "{refused}");
+        fixture.stage.fail(&["pool", "check", set]);
+        let told = fixture.stage.fail(&["pool", "sync", set, "--dry-run"]);
+        assert!(told.contains("would change replicas"), "{told}");
+        let told = fixture.stage.succeed(&["pool", "sync", set]);
+        assert!(told.contains("replica 2: restored from replica 0"), "{told}");
+        fixture.stage.succeed(&["pool", "check", set]);
+        fixture.check_same();
+        fixture.options().open().unwrap().close().unwrap();
+    }
+    // What is in use behind it differs: nothing tells which is newer.
+    flip("b", 30);
+    flip("b", OFFSET);
+    let before = fs::read(fixture.path("b")).unwrap();
+    for dry_run in [&["--dry-run"][..], &[]] {
+        let told = fixture.stage.fail(&[&["pool", "sync", set], dry_run].concat());
+        assert!(told.contains(&format!("first at offset {OFFSET}")) && told.contains("--from 0"), "{told}");
+    }
+    assert!(fs::read(fixture.path("b")).unwrap() == before);
+    fixture.stage.succeed(&["pool", "sync", set, "--from", "0"]);
+    fixture.check_same();
+}

@@ -126,6 +126,12 @@ pub enum Request {
         /// The level that its parts must be able to give.
         require: Durability,
     },
+    /// Open what lies behind the damaged headers of the pool of a pool set, for reading, so that it can be compared with another replica before it is made
+    /// anew. It is refused where the headers are sound, or nothing lies behind them.
+    OpenBehind {
+        /// The set.
+        name: SetName,
+    },
     /// Name the files of the parts of a pool set, whether they exist yet or not. Nothing is opened.
     SetFiles {
         /// The set.
@@ -320,6 +326,7 @@ impl Request {
                 frame.number_u64(*size_bytes);
                 frame.text(name.as_str());
             }
+            Self::OpenBehind { name } => frame.text(name.as_str()),
             Self::SetFiles { name, first } => {
                 frame.number_u64(*first);
                 frame.text(name.as_str());
@@ -403,6 +410,7 @@ impl Request {
             Self::WriterStatus { .. } => 36,
             Self::Infos { .. } => 37,
             Self::SetFiles { .. } => 38,
+            Self::OpenBehind { .. } => 39,
         }
     }
 
@@ -496,6 +504,7 @@ impl Request {
                 let first = body.number_u64()?;
                 Self::SetFiles { name: body.set()?, first }
             }
+            39 => Self::OpenBehind { name: body.set()? },
             _ => return Err(Fault::UnknownKind),
         })
     }

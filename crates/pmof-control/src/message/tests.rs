@@ -111,6 +111,7 @@ fn requests() -> Vec<Request> {
         Request::CreateSet { name: set("b"), size_bytes: 8192, attributes: None, require: Durability::Visible },
         Request::OpenSet { name: set("b"), size_bytes: 0, access: OpenFor::Write, require: Durability::Visible },
         Request::SetFiles { name: set("a/b.set"), first: 7 },
+        Request::OpenBehind { name: set("a/b.set") },
         Request::KeepSet,
         Request::SetAttributes { attributes: [4; ATTRIBUTES_BYTES] },
         Request::RemoveSet { name: set("b"), force: true, set_file: false },
@@ -374,6 +375,8 @@ fn the_bytes_of_version_3_stay_as_they_are() {
     let body = [&b"\x01\x01\0"[..], &[9; 32], b"\x02\0/p"].concat();
     assert_eq!((&bytes[2..4], &bytes[12..bytes.len() - 4]), (&[0xa6, 0][..], &body[..]));
 
+    let bytes = Request::OpenBehind { name: set("ab") }.encode(1).expect("fits");
+    assert_eq!((&bytes[2..4], &bytes[12..bytes.len() - 4]), (&[39, 0][..], &b"\x02\0ab"[..]));
     let bytes = Reply::Working.encode(1).expect("fits");
     assert_eq!((&bytes[2..4], bytes.len()), (&[0xa7, 0][..], 16));
 

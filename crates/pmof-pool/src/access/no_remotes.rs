@@ -24,6 +24,10 @@ impl RemoteReplicas for NoRemotes {
         Err(Self::refused(remote))
     }
 
+    fn open_behind(&mut self, remote: &RemoteSpec) -> Result<Option<Box<dyn ReplicaAccess>>, AccessError> {
+        Err(Self::refused(remote))
+    }
+
     fn create(
         &mut self,
         remote: &RemoteSpec,

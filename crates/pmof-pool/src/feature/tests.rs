@@ -128,6 +128,10 @@ impl ReplicaAccess for There {
 }
 
 impl RemoteReplicas for Elsewhere {
+    fn open_behind(&mut self, _remote: &RemoteSpec) -> Result<Option<Box<dyn ReplicaAccess>>, AccessError> {
+        Ok(None)
+    }
+
     fn files(&mut self, _remote: &RemoteSpec) -> Result<Vec<PartFile>, AccessError> {
         Ok(PartFile::of_parts(&self.parts, None))
     }

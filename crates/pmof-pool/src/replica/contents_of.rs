@@ -38,6 +38,20 @@ pub(crate) fn contents_behind(
     Ok((state_of(kind, &mut memory, len_bytes)? == ContentsState::Sound).then_some(memory))
 }
 
+/// The contents of a replica with damaged headers, to be compared with another replica, from the first byte of its first header on. The parts are
+/// locked for as long as the memory lives. `None`: its headers are sound, something else is wrong, or it was being created. Nothing is
+/// changed.
+///
+/// # Errors
+/// As of [`LocalReplica::open`].
+pub fn open_contents_behind(
+    specs: &[PartSpec],
+    options: SetOptions,
+    declaration: Option<Declaration>,
+) -> Result<Option<Arc<Memory>>, AccessError> {
+    contents_behind(specs, options, None, declaration)
+}
+
 /// Whether a replica with damaged headers holds data behind them: false if its headers are sound, something else is
 /// wrong, or it was being created. Nothing is changed.
 ///

@@ -81,7 +81,7 @@ pub enum SyncError {
     /// A replica is to be recreated because of its headers, but its contents differ from the one to copy from.
     #[error(
         "the headers of replica {index} are damaged, but its contents are intact and differ from replica {source_index}, first at offset {offset}: nothing says which \
-         was written last; `pmof pool sync --from {source_index}` overwrites it: keep a copy of its parts first if they may be newer"
+         was written last; `pmof pool sync --from {source_index}` overwrites it: keep a copy of its parts first, on their machine, if they may be newer"
     )]
     Kept {
         /// Its place in the set, from 0.
@@ -90,19 +90,6 @@ pub enum SyncError {
         source_index: usize,
         /// The first byte that differs, from the start of the pool.
         offset: u64,
-    },
-    /// The same for a replica on another machine, which cannot be compared from here.
-    #[error(
-        "{reason}; the parts of replica {index} hold data behind the damaged headers, and nothing says whether replica {source_index} is newer: `pmof pool sync \
-         --from {source_index}` overwrites it: keep a copy of its parts on that machine first if they may be newer"
-    )]
-    KeptElsewhere {
-        /// Its place in the set, from 0.
-        index: usize,
-        /// That of the one to copy from.
-        source_index: usize,
-        /// What is wrong with its headers, and on which machine.
-        reason: String,
     },
     /// A part without a header has nothing in common with any other replica.
     #[error(

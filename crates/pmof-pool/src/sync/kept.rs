@@ -3,12 +3,13 @@
 use pmof_mem::{Declaration, Medium as _};
 
 use super::{Found, Plan, SyncError, of_pair, whole};
-use crate::{OpenFor, PoolKind, PoolSet, Reached, RemoteReplicas, ReplicaSpec, replica::contents_behind, vote};
+use crate::{
+    Contents, ContentsState, PoolKind, PoolSet, RemoteReplicas, ReplicaSpec, replica::contents_behind, state_of, vote,
+};
 
-/// Fails where a replica that is to be made anew for its headers holds, in bytes that are in use, something else than the one to copy from. Of
-/// a replica on another machine, its target tells only that it holds something.
+/// Fails where a replica that is to be made anew for its headers holds, in bytes that are in use, something else than the one to copy from.
 ///
-/// Errors: `Kept`, `KeptElsewhere`; those of reading.
+/// Errors: `Kept`; those of reading.
 pub(crate) fn check_kept(
     set: &PoolSet,
     found: &mut [Found],
@@ -16,32 +17,50 @@ pub(crate) fn check_kept(
     declaration: Option<Declaration>,
     remotes: &mut dyn RemoteReplicas,
 ) -> Result<(), SyncError> {
-    let (source, kind) = (plan.source, PoolKind::of_signature(&plan.known.signature));
+    let kind = PoolKind::of_signature(&plan.known.signature);
     for (index, spec) in set.replicas.iter().enumerate() {
         if !matches!(found[index], Found::Damaged(_)) {
             continue;
         }
-        let parts = match spec {
-            ReplicaSpec::Local(parts) => parts,
-            ReplicaSpec::Remote(remote) => match remotes.open(remote, 0, OpenFor::Read) {
-                Ok(Reached::HeadersDamaged(reason)) => {
-                    return Err(SyncError::KeptElsewhere { index, source_index: source, reason });
+        let failed = |source| SyncError::Replica { index, source };
+        match spec {
+            ReplicaSpec::Local(parts) => {
+                let kept = contents_behind(parts, set.options, kind, declaration).map_err(failed)?;
+                if let Some(mut kept) = kept {
+                    let len_bytes = kept.len_bytes();
+                    check_same(found, plan, index, (&mut kept, len_bytes))?;
                 }
-                Ok(Reached::Whole(_) | Reached::Damaged(_)) => continue,
-                Err(source) => return Err(SyncError::Replica { index, source }),
-            },
-        };
-        let kept = contents_behind(parts, set.options, kind, declaration);
-        let Some(mut kept) = kept.map_err(|source| SyncError::Replica { index, source })? else { continue };
-        let first = whole(&mut found[source])?;
-        let len_bytes = plan.len_bytes.min(kept.len_bytes());
-        let comparison = vote::comparison_with(&mut **first, kind, len_bytes);
-        let comparison = comparison.map_err(|error| SyncError::Replica { index: source, source: error })?;
-        let differences = comparison.differences(first.contents(), &mut kept, &mut |_| {});
-        let differences = differences.map_err(|error| of_pair(source, index, error))?;
-        if let Some(difference) = differences.told.first() {
-            return Err(SyncError::Kept { index, source_index: source, offset: difference.range.start });
+            }
+            ReplicaSpec::Remote(remote) => {
+                let Some(mut kept) = remotes.open_behind(remote).map_err(failed)? else { continue };
+                let len_bytes = kept.len_bytes();
+                let state = state_of(kind, kept.contents(), len_bytes).map_err(failed)?;
+                if state == ContentsState::Sound {
+                    check_same(found, plan, index, (kept.contents(), len_bytes))?;
+                }
+                // It is made anew next, for which nobody may have it open.
+                kept.close().map_err(failed)?;
+            }
         }
     }
     Ok(())
+}
+
+/// Fails where the contents behind the headers of a replica differ from the source, in what is in use.
+fn check_same(
+    found: &mut [Found],
+    plan: &Plan,
+    index: usize,
+    (kept, len_bytes): (&mut dyn Contents, u64),
+) -> Result<(), SyncError> {
+    let (source, kind) = (plan.source, PoolKind::of_signature(&plan.known.signature));
+    let first = whole(&mut found[source])?;
+    let comparison = vote::comparison_with(&mut **first, kind, plan.len_bytes.min(len_bytes));
+    let comparison = comparison.map_err(|error| SyncError::Replica { index: source, source: error })?;
+    let differences = comparison.differences(first.contents(), kept, &mut |_| {});
+    let differences = differences.map_err(|error| of_pair(source, index, error))?;
+    match differences.told.first() {
+        Some(difference) => Err(SyncError::Kept { index, source_index: source, offset: difference.range.start }),
+        None => Ok(()),
+    }
 }

@@ -382,6 +382,7 @@ impl Session {
             Request::OpenSet { name, size_bytes, access, require } => {
                 self.open_set(host, || sets.open_set(&name, size_bytes, access, require))
             }
+            Request::OpenBehind { name } => self.open_set(host, || sets.open_behind(&name)),
             Request::SetFiles { name, first } => Ok(sets.files(&name, first, stores.boot)?),
             Request::KeepSet => {
                 self.set()?.keep()?;
@@ -547,8 +548,11 @@ impl Session {
 
 /// What would have the initiator stay.
 fn opens(request: &Request) -> bool {
-    use Request::{Create, CreateSet, Open, OpenSet, TakeOver};
-    matches!(request, Create { .. } | Open { .. } | TakeOver { .. } | CreateSet { .. } | OpenSet { .. })
+    use Request::{Create, CreateSet, Open, OpenBehind, OpenSet, TakeOver};
+    matches!(
+        request,
+        Create { .. } | Open { .. } | TakeOver { .. } | CreateSet { .. } | OpenSet { .. } | OpenBehind { .. }
+    )
 }
 
 fn stopping() -> Refused {

@@ -15,12 +15,14 @@ pub(super) const INTERVAL: Duration = Duration::from_millis(250);
 /// Members of native pools are not waited for so: one whose disk hangs must not hold up the others.
 pub(super) fn is_long(request: &Request, has_set_open: bool) -> bool {
     use Request::{
-        Close, CreateSet, KeepSet, OpenSet, PrepareRemoval, PrepareReplacement, RemoveSet, SetAttributes, SetFiles,
+        Close, CreateSet, KeepSet, OpenBehind, OpenSet, PrepareRemoval, PrepareReplacement, RemoveSet, SetAttributes,
+        SetFiles,
     };
     match request {
         Close { .. } => has_set_open,
         CreateSet { .. }
         | OpenSet { .. }
+        | OpenBehind { .. }
         | KeepSet
         | SetAttributes { .. }
         | SetFiles { .. }

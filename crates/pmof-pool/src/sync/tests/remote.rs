@@ -1,13 +1,14 @@
 //! Replicas on other machines: when they are linked, and what an end in the middle leaves.
 
-use std::{cell::RefCell, ops::Range, rc::Rc};
+use std::{cell::RefCell, ops::Range, rc::Rc, sync::Arc};
 
 use super::*;
 use crate::{
     AccessError, Attributes, Contents, ContentsState, NewReplica, PartFile, PendingDigests, PoolKind, Reached,
     RemoteReplicas, Removal, ReplicaAccess, ReplicaState, check_named_whole, has_contents_behind, memory_state,
+    open_contents_behind,
 };
-use pmof_mem::causes;
+use pmof_mem::{Memory, causes};
 
 /// Blocks of a pool of objects up to the head of its heap: the descriptor, the lanes, the head.
 const WRITES_OF_A_BEGINNING: usize = 50;
@@ -60,6 +61,11 @@ impl Elsewhere {
 }
 
 impl RemoteReplicas for Elsewhere {
+    fn open_behind(&mut self, _remote: &RemoteSpec) -> Result<Option<Box<dyn ReplicaAccess>>, AccessError> {
+        let behind = open_contents_behind(&self.parts, self.options, None)?;
+        Ok(behind.map(|memory| Box::new(Behind { memory }) as Box<dyn ReplicaAccess>))
+    }
+
     fn files(&mut self, _remote: &RemoteSpec) -> Result<Vec<PartFile>, AccessError> {
         Ok(PartFile::of_parts(&self.parts, None))
     }
@@ -162,6 +168,41 @@ impl ReplicaAccess for Watched {
     }
 }
 
+/// What lies behind damaged headers there.
+struct Behind {
+    memory: Arc<Memory>,
+}
+
+impl ReplicaAccess for Behind {
+    fn name(&self) -> String {
+        "elsewhere".to_owned()
+    }
+
+    fn contents(&mut self) -> &mut dyn Contents {
+        &mut self.memory
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.memory.len_bytes()
+    }
+
+    fn attributes(&mut self) -> Result<Attributes, AccessError> {
+        Err("its headers are damaged".into())
+    }
+
+    fn set_attributes(&mut self, _attributes: &Attributes) -> Result<(), AccessError> {
+        Err("its headers are damaged".into())
+    }
+
+    fn locate(&self, _offset: u64) -> Option<(usize, u64)> {
+        None
+    }
+
+    fn close(self: Box<Self>) -> Result<(), AccessError> {
+        Ok(())
+    }
+}
+
 /// A pool with this many local replicas, and one remote replica that is to be created.
 fn with_remote(local: &[usize]) -> (TempDir, PoolSet, Elsewhere) {
     let (directory, mut set) = filled(SetOptions::default(), local);
@@ -241,7 +282,7 @@ fn somebody_elses_file_elsewhere_is_never_overwritten() {
     assert!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().is_sound());
 }
 
-/// What lies behind damaged headers may be the newer; from here it cannot be compared.
+/// What lies behind damaged headers may be the newer; where it is not, they are made anew.
 #[test]
 fn a_byte_of_a_header_elsewhere_does_not_decide_which_contents_win() {
     let (_directory, set, mut elsewhere) = with_remote(&[0, 1]);
@@ -255,7 +296,10 @@ fn a_byte_of_a_header_elsewhere_does_not_decide_which_contents_win() {
     for dry_run in [true, false] {
         let options = SyncOptions { dry_run, ..SyncOptions::default() };
         let refused = sync(&set, &options, &mut elsewhere, &mut |_| {}).unwrap_err();
-        assert!(matches!(&refused, SyncError::KeptElsewhere { index: 2, source_index: 0, .. }), "{refused}");
+        assert!(
+            matches!(&refused, SyncError::Kept { index: 2, source_index: 0, offset } if *offset == 6 * MIB),
+            "{refused}"
+        );
     }
     let report = check(&set, None, &mut elsewhere, &mut |_| {}).unwrap();
     assert!(report.sync_refusal.is_some_and(|refusal| refusal.contains("--from 0")));
@@ -263,6 +307,16 @@ fn a_byte_of_a_header_elsewhere_does_not_decide_which_contents_win() {
     let from = SyncOptions { from: Some(0), ..SyncOptions::default() };
     sync(&set, &from, &mut elsewhere, &mut |_| {}).unwrap();
     assert!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().is_sound());
+    // Equal behind damaged headers, or damaged there too: nobody is asked.
+    for offsets in [&[200][..], &[4], &[200, 4200]] {
+        for offset in offsets {
+            poke(&path, *offset);
+        }
+        let report = check(&set, None, &mut elsewhere, &mut |_| {}).unwrap();
+        assert!(!report.is_sound() && report.sync_refusal.is_none(), "{report:?}");
+        assert!(sync_with(&set, &mut elsewhere).unwrap().replicas[1].damage.is_some());
+        assert!(check(&set, None, &mut elsewhere, &mut |_| {}).unwrap().is_sound());
+    }
     // Nothing is behind these.
     fs::write(&path, vec![0; 10 << 20]).unwrap();
     poke(&path, 200);
@@ -598,6 +652,10 @@ fn a_file_in_the_place_of_a_part_elsewhere_is_neither_copied_nor_overwritten() {
 struct SharedFiles(Elsewhere);
 
 impl RemoteReplicas for SharedFiles {
+    fn open_behind(&mut self, remote: &RemoteSpec) -> Result<Option<Box<dyn ReplicaAccess>>, AccessError> {
+        self.0.open_behind(remote)
+    }
+
     fn files(&mut self, _remote: &RemoteSpec) -> Result<Vec<PartFile>, AccessError> {
         Ok(PartFile::of_parts(&self.0.parts, Some(uuid::Uuid::new_v4())))
     }
