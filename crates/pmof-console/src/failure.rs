@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use pmof::{PoolError, ReplicaError, causes};
 use serde::{Deserialize, Serialize};
 
 use crate::output::complain;
@@ -27,8 +28,9 @@ pub struct FailureReport {
 impl Failure {
     /// Of an error and its causes.
     pub fn new(error: &(dyn Error + 'static), exit_code: u8) -> Self {
-        let causes = std::iter::successors(error.source(), |&cause| cause.source()).map(ToString::to_string).collect();
-        Self { error: FailureReport { message: error.to_string(), causes, exit_code } }
+        let mut texts = std::iter::successors(Some(error), |&error| cause_of(error)).map(own_words);
+        let message = texts.next().unwrap_or_default();
+        Self { error: FailureReport { message, causes: texts.collect(), exit_code } }
     }
 
     /// Of something that has no cause to tell.
@@ -42,6 +44,22 @@ impl Failure {
         let object = serde_json::to_string(self).unwrap_or_default();
         complain(&object);
     }
+}
+
+/// Why a replica failed, of an error of a pool: it has that in its text and is not its source.
+fn replica_error<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e ReplicaError> {
+    error.downcast_ref::<PoolError>()?.replica_error()
+}
+
+fn cause_of<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e (dyn Error + 'static)> {
+    replica_error(error).map(|why| why as &(dyn Error + 'static)).or_else(|| error.source())
+}
+
+/// The text of an error, without the causes that follow it on their own.
+fn own_words(error: &(dyn Error + 'static)) -> String {
+    let text = error.to_string();
+    let causes = replica_error(error).map(|why| format!(": {}", causes(why)));
+    causes.and_then(|causes| text.strip_suffix(&causes).map(str::to_owned)).unwrap_or(text)
 }
 
 impl FailureReport {

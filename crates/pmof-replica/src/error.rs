@@ -1,6 +1,6 @@
 //! What can go wrong with a pool.
 
-use std::{fmt, ops::Range, path::PathBuf, sync::Arc};
+use std::{ops::Range, path::PathBuf, sync::Arc};
 
 use pmof_access::{
     ConnectError, ConnectionError, DescriptorError, Durability, OperationError, PostError, Refusal, RegisterError,
@@ -16,6 +16,7 @@ use crate::{ChangeError, PersistFailure, PoolUrl, PoolUrlError, ReplicaPlace, Ta
 
 use self::lists::{domains, listed};
 
+mod conversions;
 mod io;
 mod lists;
 mod outsiders;
@@ -400,13 +401,14 @@ impl ReplicaError {
 
 /// A failed operation on a pool.
 ///
-/// It prints its own words; why a replica failed is its [source](std::error::Error::source), and [`causes`] prints all of it, as `{:?}` does.
+/// It prints what failed and why on one line, with all causes, as `{:?}` does: programs print one line. So it has no
+/// [source](std::error::Error::source), which those that print each error of a chain would print again; [`replica_error`](Self::replica_error) is why a replica failed.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum PoolError {
     /// A replica's URL was not understood.
-    #[error(transparent)]
-    Url(#[from] PoolUrlError),
+    #[error("{}", causes(.0))]
+    Url(PoolUrlError),
     /// No asynchronous member of the pool keeps this consistency point.
     #[error(
         "no asynchronous member of the pool keeps consistency point {point:?}{}; `pmof pool points` lists those that are kept",
@@ -470,8 +472,9 @@ pub enum PoolError {
     /// Fewer members can be opened than an opening needs, since one is out of reach or unfit.
     #[error(
         "{here} of the pool's {made} members can be opened, and it takes {needed} to know that no other goes on without them: bring back as many, or read what is there with fewer \
-         (min_replicas, pmof cp --min-replicas){}; {replica:#} failed",
-        if *made == 2 { "; or, where the other one is lost for good, go on without it (pmof pool replace --force)" } else { "" }
+         (min_replicas, pmof cp --min-replicas){}; {replica:#} failed: {}",
+        if *made == 2 { "; or, where the other one is lost for good, go on without it (pmof pool replace --force)" } else { "" },
+        causes(source)
     )]
     TooFew {
         /// Members that can be opened.
@@ -483,7 +486,7 @@ pub enum PoolError {
         /// One of those that cannot.
         replica: Arc<ReplicaPlace>,
         /// Why.
-        source: Arc<ReplicaError>,
+        r#source: Arc<ReplicaError>,
     },
     /// Fewer replicas can be opened together than the opening needs.
     #[error(
@@ -562,23 +565,23 @@ pub enum PoolError {
     #[error("say which durability the pool needs (Visible, ProcessCrash or PowerFailure): there is no default")]
     NoDurability,
     /// A resource of this side.
-    #[error(transparent)]
-    Setup(#[from] SetupError),
+    #[error("{}", causes(.0))]
+    Setup(SetupError),
     /// One replica failed, so the call was not carried out; what it had begun elsewhere was undone where possible.
-    #[error("{replica:#} failed")]
+    #[error("{replica:#} failed: {}", causes(source))]
     Replica {
         /// The replica.
         replica: Arc<ReplicaPlace>,
         /// What went wrong.
-        source: Arc<ReplicaError>,
+        r#source: Arc<ReplicaError>,
     },
     /// A target did not answer a question about all its pools.
-    #[error("target {target} failed")]
+    #[error("target {target} failed: {}", causes(source))]
     Target {
         /// The target.
         target: Box<TargetUrl>,
         /// What went wrong.
-        source: Arc<ReplicaError>,
+        r#source: Arc<ReplicaError>,
     },
     /// The range does not lie inside the pool.
     #[error(
@@ -607,8 +610,8 @@ pub enum PoolError {
     #[error("{0}")]
     Persist(Box<PersistFailure>),
     /// An asynchronous member of a new pool was not made, and neither was the pool.
-    #[error("an asynchronous member was not made, and neither was the pool")]
-    Asynchronous(#[source] Box<ChangeError>),
+    #[error("an asynchronous member was not made, and neither was the pool: {}", causes(.0))]
+    Asynchronous(Box<ChangeError>),
     /// A consistency point has a name that stands for a number. No point was made.
     #[error(
         "{name:?} is no name of a consistency point: one of digits only would be taken for a number; put a letter into it"
@@ -618,11 +621,11 @@ pub enum PoolError {
         name: String,
     },
     /// A spare of a new pool cannot be one, and the pool was not made.
-    #[error("a spare was not added, and the pool was not made")]
-    Spare(#[source] Box<ChangeError>),
+    #[error("a spare was not added, and the pool was not made: {}", causes(.0))]
+    Spare(Box<ChangeError>),
     /// A witness of a new pool was not made, and neither was the pool.
-    #[error("a witness was not made, and neither was the pool")]
-    Witness(#[source] Box<ChangeError>),
+    #[error("a witness was not made, and neither was the pool: {}", causes(.0))]
+    Witness(Box<ChangeError>),
     /// The offset of an atomic write.
     #[error("offset {offset} is not divisible by 8, as an 8-byte atomic write needs")]
     Misaligned {
@@ -630,15 +633,15 @@ pub enum PoolError {
         offset: u64,
     },
     /// A replica of a pool set on this machine.
-    #[error(transparent)]
-    Set(#[from] PoolSetError),
+    #[error("{}", causes(.0))]
+    Set(PoolSetError),
     /// What a pool set says of a remote replica's place.
-    #[error("the pool set names replica {index} wrongly")]
+    #[error("the pool set names replica {index} wrongly: {}", causes(source))]
     Place {
         /// Its number in the set, from 0.
         index: usize,
         /// The rule broken.
-        source: PlaceError,
+        r#source: PlaceError,
     },
     /// The first replica of a pool set cannot be copied from.
     #[error(
@@ -716,8 +719,8 @@ pub enum PoolError {
     #[error("the pool has no mirror: open it with one (mirror), or write bytes")]
     NoMirror,
     /// The mirror's memory.
-    #[error("the pool's mirror failed")]
-    Mirror(#[source] MemError),
+    #[error("the pool's mirror failed: {}", causes(.0))]
+    Mirror(MemError),
     /// The pool was closed, by this handle or another.
     #[error("the pool is closed: open it again, and use what that returns")]
     Closed,
@@ -727,20 +730,13 @@ pub enum PoolError {
     )]
     Forked,
     /// No replica is left to read from.
-    #[error("no replica is left; the last to fail was {replica}")]
+    #[error("no replica is left; the last to fail was {replica}: {}", causes(source))]
     NoneLeft {
         /// The last one.
         replica: Arc<ReplicaPlace>,
         /// What went wrong with it.
-        source: Arc<ReplicaError>,
+        r#source: Arc<ReplicaError>,
     },
-}
-
-/// All of it in one line, as a program that returns it from `main` shows it.
-impl fmt::Debug for PoolError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        causes(self).fmt(f)
-    }
 }
 
 impl PoolError {

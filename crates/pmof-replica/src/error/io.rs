@@ -4,24 +4,12 @@ use std::io;
 
 use pmof_access::ConnectError;
 use pmof_control::PoolRefusal;
-use pmof_mem::{MemError, causes};
+use pmof_mem::MemError;
 use pmof_pool::PoolSetError;
 
 use super::{PoolError, ReplicaError};
 
-/// Prints an error with its causes on one line: `io::Error` prints what it holds, and nothing of its sources.
-#[derive(Debug)]
-struct OneLine(PoolError);
-
-impl std::fmt::Display for OneLine {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        causes(&self.0).fmt(f)
-    }
-}
-
-impl std::error::Error for OneLine {}
-
-/// The kind says what a program can do about it; the text is that of [`causes`].
+/// The kind says what a program can do about it; the text is that of the error, which [`get_ref`](io::Error::get_ref) gives back.
 ///
 /// | kind | when |
 /// |---|---|
@@ -37,7 +25,7 @@ impl std::error::Error for OneLine {}
 /// | `Other` | all else |
 impl From<PoolError> for io::Error {
     fn from(error: PoolError) -> Self {
-        Self::new(kind_of(&error), OneLine(error))
+        Self::new(kind_of(&error), error)
     }
 }
 
@@ -103,16 +91,17 @@ fn of_memory(error: &MemError) -> io::ErrorKind {
 #[cfg(test)]
 mod tests {
     use pmof_access::Durability;
+    use pmof_mem::causes;
 
     use super::*;
     use crate::Pool;
 
     fn kind(error: PoolError) -> io::ErrorKind {
-        let text = causes(&error).to_string();
+        let text = error.to_string();
         let error = io::Error::from(error);
         assert_eq!(error.to_string(), text);
         let held = error.get_ref().unwrap();
-        assert!(held.source().is_none(), "its causes are in its text");
+        assert!(held.source().is_none() && held.is::<PoolError>(), "its causes are in its text");
         error.kind()
     }
 
@@ -130,15 +119,18 @@ mod tests {
         assert_eq!(kind(open(&format!("file://{}/orders", directory.path().display()))), io::ErrorKind::NotFound);
     }
 
-    /// `{error}` of what a program returns says why.
+    /// Programs print one line: it says why. Those that print each error of a chain say it once.
     #[test]
     fn one_line_has_the_cause() {
-        let error = Pool::options()
-            .require(Durability::ProcessCrash)
-            .replica("tcp://127.0.0.1:1/orders")
-            .open_read_only()
-            .unwrap_err();
-        let text = io::Error::from(error).to_string();
-        assert!(text.contains("tcp://127.0.0.1:1") && text.contains("refused"), "{text}");
+        let refused = || {
+            let options = Pool::options().require(Durability::ProcessCrash);
+            options.replica("tcp://127.0.0.1:1/orders").open_read_only().unwrap_err()
+        };
+        for error in [Box::from(refused()), Box::from(io::Error::from(refused()))] {
+            let error: Box<dyn std::error::Error> = error;
+            let text = error.to_string();
+            assert!(text.contains("tcp://127.0.0.1:1/orders failed: ") && text.contains("refused"), "{text}");
+            assert_eq!(causes(&*error).to_string(), text);
+        }
     }
 }

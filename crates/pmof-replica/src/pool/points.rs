@@ -5,6 +5,7 @@ use std::{sync::Arc, time::Duration};
 use parking_lot::Mutex;
 use pmof_access::Durability;
 use pmof_control::{ConsistencyPoint, KeptPoint, OpenFor, PointIndex, Request};
+use pmof_mem::causes;
 
 use super::{
     Equalized, Facts, Open, Pool, PoolOptions,
@@ -90,8 +91,8 @@ pub enum RollbackError {
     },
     /// The member was lost in the middle. It is as it was, or at the point, or will be at the point when it is opened next: by a writer, a promotion or another rollback.
     #[error(
-        "it is not known whether {replica:#} goes back to consistency point {}, {:?}: it may be there already, or will be when it is opened next",
-        .to.number, .to.name
+        "it is not known whether {replica:#} goes back to consistency point {}, {:?}: it may be there already, or will be when it is opened next: {}",
+        .to.number, .to.name, causes(source)
     )]
     Interrupted {
         /// The member.
@@ -99,7 +100,7 @@ pub enum RollbackError {
         /// The point.
         to: Box<ConsistencyPoint>,
         /// What failed.
-        source: Arc<ReplicaError>,
+        r#source: Arc<ReplicaError>,
     },
 }
 

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use pmof_control::{REPLICAS_MAX, RosterError};
+use pmof_mem::causes;
 use uuid::Uuid;
 
 use crate::{PoolError, PoolUrlError, ReplicaError, ReplicaPlace};
 
-/// Why the members of a pool were not changed, or may not be.
+/// Why the members of a pool were not changed, or may not be. As a [`PoolError`], it prints all causes and has no source.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeError {
@@ -15,8 +16,8 @@ pub enum ChangeError {
     #[error(transparent)]
     Pool(#[from] PoolError),
     /// The member's URL was not understood.
-    #[error(transparent)]
-    Url(#[from] PoolUrlError),
+    #[error("{}", causes(.0))]
+    Url(PoolUrlError),
     /// The format has no members that could be changed.
     #[error(
         "the members of a pool set are those that its file names: change the file, and make the new replica by `pmof pool sync`"
@@ -102,13 +103,14 @@ pub enum ChangeError {
     },
     /// What lies there has the pool's identity and bytes that the pool does not have: of another history of it, or of another pool that was made of an export.
     #[error(
-        "{replica} is there already, and nothing was changed: choose another name or address, or remove it if nobody needs it (pmof pool rm {replica})"
+        "{replica} is there already, and nothing was changed: choose another name or address, or remove it if nobody needs it (pmof pool rm {replica}): {}",
+        causes(source)
     )]
     OtherHistory {
         /// The replica.
         replica: Arc<ReplicaPlace>,
         /// What it is.
-        source: Arc<ReplicaError>,
+        r#source: Arc<ReplicaError>,
     },
     /// Another pool has that name there.
     #[error("{replica} is of another pool, {found_uuid}: choose another name")]
@@ -155,26 +157,27 @@ pub enum ChangeError {
         left: usize,
     },
     /// The new replica was not made. Nothing was changed.
-    #[error("{replica:#} cannot be made a member")]
+    #[error("{replica:#} cannot be made a member: {}", causes(source))]
     NotMade {
         /// The replica.
         replica: Arc<ReplicaPlace>,
         /// Why.
-        source: Arc<ReplicaError>,
+        r#source: Arc<ReplicaError>,
     },
     /// The new member was lost before it had everything, so that the old one was not removed. It is a member, and catches up when it comes back.
     #[error(
-        "{replica:#} is a member now and was lost before it had everything, and nothing was removed: do the same again when it is back, or remove it"
+        "{replica:#} is a member now and was lost before it had everything, and nothing was removed: do the same again when it is back, or remove it: {}",
+        causes(source)
     )]
     NewMemberLost {
         /// The new member.
         replica: Arc<ReplicaPlace>,
         /// Why.
-        source: Arc<ReplicaError>,
+        r#source: Arc<ReplicaError>,
     },
     /// The members and their addresses take more room than there is. Nothing was changed.
-    #[error("the pool's members cannot be kept")]
-    Roster(#[from] RosterError),
+    #[error("the pool's members cannot be kept: {}", causes(.0))]
+    Roster(RosterError),
     /// Too few members are connected for the others to know of the change. Nothing was changed.
     #[error(
         "too few members are connected: a change needs most of the members as they are, and most as they will be, and one in sync that stays; nothing was changed"
@@ -189,4 +192,16 @@ pub enum ChangeError {
          `pmof pool status` shows the members"
     )]
     Undecided,
+}
+
+impl From<PoolUrlError> for ChangeError {
+    fn from(error: PoolUrlError) -> Self {
+        Self::Url(error)
+    }
+}
+
+impl From<RosterError> for ChangeError {
+    fn from(error: RosterError) -> Self {
+        Self::Roster(error)
+    }
 }
