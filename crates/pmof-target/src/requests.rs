@@ -172,6 +172,12 @@ pub(crate) struct Digesting {
 }
 
 impl Digesting {
+    /// The number of the device that holds what is digested; 0 of what lies on none.
+    pub(crate) fn medium(&self) -> u64 {
+        let file = self.served.memory.file();
+        file.and_then(|file| rustix::fs::fstat(file).ok()).map_or(0, |stat| stat.st_dev)
+    }
+
     /// Digests up to `part_bytes` more; the answer once that was the last.
     pub(crate) fn advance(mut self, part_bytes: u64) -> Result<Progress, Refused> {
         let Served { memory, is_writable, .. } = &self.served;

@@ -45,9 +45,9 @@ impl Shared {
     /// Has a digest computed in turn with those of other connections, and then goes on with its own.
     fn digest(self: &Arc<Self>, index: usize, mailbox: &Arc<Mailbox>, done: Completion, digest: Digesting) {
         let (start, connection) = (Instant::now(), mailbox.session().connection());
-        let (shared, mailbox) = (Arc::clone(self), Arc::clone(mailbox));
+        let (shared, mailbox, medium) = (Arc::clone(self), Arc::clone(mailbox), digest.medium());
         let (mut digest, mut done) = (Some(digest), Some(done));
-        self.digests.add(&self.background, move || {
+        self.digests.add(&self.background, medium, move || {
             let reply = match digest.take() {
                 // The client is gone.
                 Some(_) if !connection.is_established() || shared.stopped() => {
