@@ -398,8 +398,7 @@ impl Service {
             let shared = Arc::clone(&shared);
             service.spawn("pmof-listener", move || shared.accept_from(&acceptor))?;
         }
-        let watching = Arc::clone(&shared);
-        service.spawn("pmof-root", move || watching.root_watch.run(&watching.stores.pools))?;
+        RootWatch::start(&shared)?;
         service.addresses.iter().for_each(|address| events::listening(address, root));
         Ok(service)
     }

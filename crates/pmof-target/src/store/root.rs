@@ -82,15 +82,18 @@ impl Entry {
 #[derive(Debug)]
 pub(super) struct Root {
     directory: OwnedFd,
-    /// For messages only.
+    /// As the operator named it, for messages.
     path: PathBuf,
+    /// The same from the root of the file system: this process may change its directory.
+    place: PathBuf,
 }
 
 impl Root {
     pub(super) fn open(path: &Path) -> Result<Self, StoreError> {
         let directory = rustix::fs::open(path, DIRECTORY_FLAGS, Mode::empty())
             .map_err(|errno| StoreError::Root { path: path.to_owned(), source: errno.into() })?;
-        let root = Self { directory, path: path.to_owned() };
+        let place = std::path::absolute(path).map_err(|source| StoreError::Root { path: path.to_owned(), source })?;
+        let root = Self { directory, path: path.to_owned(), place };
         let own = rustix::fs::fstat(&root.directory).map_err(|errno| root.io("fstat", "", errno))?;
         match rustix::fs::stat(root.path_by_descriptor("")) {
             Ok(seen) if Identity::of(&seen) == Identity::of(&own) => Ok(root),
@@ -113,7 +116,7 @@ impl Root {
     pub(super) fn check_attached(&self) -> Result<(), StoreError> {
         let detached = || StoreError::Detached { root: self.path.clone() };
         let own = Identity::of_file(self.directory.as_fd()).map_err(|error| self.io("fstat", "", error))?;
-        match rustix::fs::stat(&self.path) {
+        match rustix::fs::stat(&self.place) {
             Ok(found) if Identity::of(&found) == own => Ok(()),
             Ok(_) | Err(Errno::NOENT | Errno::NOTDIR) => Err(detached()),
             // The path could not be looked at, which says nothing of where it leads.
@@ -125,9 +128,14 @@ impl Root {
         rustix::fs::fstatvfs(&self.directory).map_err(|errno| self.io("statvfs", "", errno))
     }
 
-    /// Whether this user may make files there. Says nothing of the room that is left.
+    /// Whether the effective user may make files there. Says nothing of the room that is left.
     pub(super) fn is_writable(&self) -> bool {
-        rustix::fs::accessat(&self.directory, ".", Access::WRITE_OK | Access::EXEC_OK, AtFlags::empty()).is_ok()
+        let access = |flags| rustix::fs::accessat(&self.directory, ".", Access::WRITE_OK | Access::EXEC_OK, flags);
+        match access(AtFlags::EACCESS) {
+            // A kernel without faccessat2 tells it of the real user only.
+            Err(Errno::NOSYS | Errno::INVAL | Errno::OPNOTSUPP) => access(AtFlags::empty()).is_ok(),
+            allowed => allowed.is_ok(),
+        }
     }
 
     /// Opens the regular file `name` for reading. Anything else of that name is refused, links above all.
@@ -285,7 +293,7 @@ fn name_new(directory: &OwnedFd, from: &str, name: &str) -> Result<(), (&'static
         Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {}
         renamed => return renamed.map_err(|errno| ("renameat2", errno)),
     }
-    match rustix::fs::linkat(directory, from, directory, name, AtFlags::empty()) {
+    match link_new(directory, from, name) {
         Ok(()) => {
             // What stays is removed when the store is opened next.
             let _ = rustix::fs::unlinkat(directory, from, AtFlags::empty());
@@ -301,6 +309,19 @@ fn name_new(directory: &OwnedFd, from: &str, name: &str) -> Result<(), (&'static
         let _ = rustix::fs::unlinkat(directory, name, AtFlags::empty());
         ("rename", errno)
     })
+}
+
+/// Gives a file a second name that nothing has. NFS may send the request again whose answer was lost, and then finds the link that it has made: that is
+/// told from another file of the name by what both lead to.
+fn link_new(directory: &OwnedFd, from: &str, name: &str) -> Result<(), Errno> {
+    match rustix::fs::linkat(directory, from, directory, name, AtFlags::empty()) {
+        Err(Errno::EXIST) => {
+            let identity =
+                |name| rustix::fs::statat(directory, name, AtFlags::SYMLINK_NOFOLLOW).map(|of| Identity::of(&of));
+            if identity(from)? == identity(name)? { Ok(()) } else { Err(Errno::EXIST) }
+        }
+        linked => linked,
+    }
 }
 
 impl WorkingFile {

@@ -71,3 +71,71 @@ fn no_way_to_a_name_replaces_a_file() {
         assert_eq!(entries(root.path()), ["pool"]);
     }
 }
+
+/// The server made the link, its answer was lost, and it was asked again.
+#[test]
+fn a_link_that_is_ours_is_no_other_pool() {
+    for is_ours in [true, false] {
+        let root = tempfile::tempdir().expect("a directory");
+        let (path, store) = (root.path().join("pool"), store_at(root.path()));
+        let judge = |call: &Call| match call {
+            Call::Rename(..) => Verdict::Fail(Errno::INVAL.raw_os_error()),
+            Call::Link(..) if is_ours => {
+                let working =
+                    entries(root.path()).into_iter().find(|entry| entry.starts_with(".pmof.")).expect("a file");
+                fs::hard_link(root.path().join(working), &path).expect("linked");
+                Verdict::Fail(Errno::EXIST.raw_os_error())
+            }
+            Call::Link(..) => {
+                fs::write(&path, "somebody's").expect("a file");
+                Verdict::Fail(Errno::EXIST.raw_os_error())
+            }
+            _ => Verdict::Pass,
+        };
+        let act = || store.create(&name("pool"), &new_pool(SIZE_BYTES), "the test".to_owned());
+        let Ok((made, _)) = record(judge, act) else {
+            skip_report::skipped!("the kernel shows no system calls to this process");
+            return;
+        };
+        assert_eq!(made.is_ok(), is_ours, "{made:?}");
+        assert_eq!(entries(root.path()), ["pool"]);
+        if let Err(error) = made {
+            assert!(matches!(error, StoreError::AlreadyExists { .. }), "{error:?}");
+        }
+    }
+}
+
+#[test]
+fn a_relative_root_stays_where_it_is() {
+    // The directory is one of the whole process: the store is opened by a path relative to the one that it has, and moves on.
+    let place = tempfile::tempdir().expect("a directory");
+    let before = std::env::current_dir().expect("a directory");
+    let up: PathBuf = before.components().skip(1).map(|_| "..").collect();
+    let relative = up.join(place.path().strip_prefix("/").expect("an absolute path"));
+    let store = store_at(&relative);
+    std::env::set_current_dir("/dev").expect("another directory");
+    let attached = store.check_attached();
+    std::env::set_current_dir(before).expect("as it was");
+    attached.expect("it is where it was");
+}
+
+/// A service that was started by root and has another effective user.
+#[test]
+fn the_effective_user_says_whether_a_root_is_writable() {
+    let (root, store) = fresh();
+    if !rustix::process::getuid().is_root() {
+        skip_report::skipped!("only root can be another user");
+        return;
+    }
+    fs::set_permissions(root.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("changed");
+    assert!(store.is_root_writable());
+    let is_writable = thread::scope(|scope| {
+        let as_another = scope.spawn(|| {
+            // Of this thread only, which ends.
+            rustix::thread::set_thread_res_uid(None, rustix::fs::Uid::from_raw(65_534), None).expect("another user");
+            store.is_root_writable()
+        });
+        as_another.join().expect("no panic")
+    });
+    assert!(!is_writable);
+}
