@@ -3,7 +3,6 @@
 use std::{
     fs::File,
     io::{self, Read},
-    net::Shutdown,
     os::{
         fd::{AsFd, OwnedFd},
         unix::{fs::FileExt, net::UnixStream, process::CommandExt as _},
@@ -14,12 +13,15 @@ use std::{
 };
 
 use pmof_access::{Address, FabricProvider, Peer, Transport};
-use pmof_mem::{causes, forks::Process};
+use pmof_mem::{
+    causes,
+    forks::{Process, Uninherited},
+};
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{MemfdFlags, SealFlags},
     io::Errno,
-    net::SendFlags,
+    net::{SendFlags, Shutdown},
 };
 
 use crate::{Secret, random};
@@ -247,8 +249,8 @@ fn said(stderr: &str) -> String {
 pub struct SshSession {
     child: Child,
     /// The end of this stream is the end of the session. It is a socket: a write after the reader died raises no signal in the application, and its
-    /// shutdown is effective even if a child of the application holds it too.
-    stdin: UnixStream,
+    /// shutdown is effective even if a child of the application holds it too; one that the C library forked has no copy, and does not keep the session when the application dies.
+    stdin: Uninherited,
     has_ended: bool,
     process: Process,
 }
@@ -271,9 +273,16 @@ impl SshSession {
         let errors = bounded_file().map_err(io_error("memfd_create"))?;
         let stderr = rustix::io::dup(&errors).map_err(io_error("dup"))?;
         let deadline = Instant::now() + options.timeout;
-        let (stdin, its_stdin) = UnixStream::pair().map_err(|source| SshError::Io { call: "socketpair", source })?;
+        let mut theirs = None;
+        let stdin = Uninherited::open(|| -> io::Result<_> {
+            let (ours, its_stdin) = UnixStream::pair()?;
+            theirs = Some(its_stdin);
+            Ok(ours.into())
+        });
+        let stdin = stdin.map_err(|source| SshError::Io { call: "socketpair", source })?;
+        let its_stdin = theirs.map_or_else(Stdio::null, |theirs| Stdio::from(OwnedFd::from(theirs)));
         let mut child = command(host, options)
-            .stdin(Stdio::from(OwnedFd::from(its_stdin)))
+            .stdin(its_stdin)
             // Signals of the terminal (Ctrl-C) are for the program, which may still persist.
             .process_group(0)
             .stdout(Stdio::piped())
@@ -357,7 +366,7 @@ impl SshSession {
             return None;
         }
         // One that ended by itself needs no word.
-        let _ = self.stdin.shutdown(Shutdown::Both);
+        let _ = rustix::net::shutdown(&self.stdin, Shutdown::Both);
         let deadline = Instant::now() + END_TIMEOUT;
         while Instant::now() < deadline {
             match self.child.try_wait() {

@@ -4,7 +4,7 @@ use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
-    sync::{Arc, atomic::Ordering},
+    sync::{Arc, OnceLock, atomic::Ordering},
 };
 
 use rustix::{
@@ -17,6 +17,7 @@ use crate::{
     dirty_pages::Storing,
     file::{NO_PATH, Opened, create_whole, inspect, io_error, map_error, open_existing, seal_memory, unnamed_memory},
     flush::{Flush, Flushed, promise_of},
+    forks::Process,
     handout::{HandOut, Handed},
     judge::{Judgement, judge_devdax, judge_file},
     mapping::{Addresses, Mapping, STREAM_MIN_BYTES},
@@ -42,6 +43,8 @@ const PWRITE_MAX_BYTES: usize = 4096;
 #[derive(Debug)]
 pub struct Memory {
     mapping: Mapping,
+    /// Behind the mapping, which ends first.
+    lock: OnceLock<Option<HeldLock>>,
     path: PathBuf,
     file: Option<OwnedFd>,
     /// Where the memory begins in the file, in bytes.
@@ -52,6 +55,22 @@ pub struct Memory {
     /// Short stores to clean pages use pwrite(2).
     uses_pwrite: bool,
     handed: Handed,
+}
+
+/// The `flock` of a file, which ends here, whoever has copies of the descriptor. In a child it is the parent's.
+#[derive(Debug)]
+struct HeldLock {
+    file: OwnedFd,
+    process: Process,
+}
+
+impl Drop for HeldLock {
+    fn drop(&mut self) {
+        if self.process.is_current() {
+            // What cannot be unlocked is so when the last copy of the descriptor is closed.
+            let _ = rustix::fs::flock(&self.file, rustix::fs::FlockOperation::Unlock);
+        }
+    }
 }
 
 /// Addresses that stay mapped behind the drop of their [`Memory`]: [`Memory::hold_addresses`].
@@ -147,6 +166,15 @@ impl Memory {
     /// [several files](Self::concatenate).
     pub fn file(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
+    }
+
+    /// Has the drop of this memory release the `flock` of its file, which the caller has taken. The end of the descriptor alone releases it only when no child of
+    /// this process has a copy of that. Does nothing where the memory has no file of its own.
+    pub fn unlock_when_dropped(&self) {
+        self.lock.get_or_init(|| {
+            let file = rustix::io::fcntl_dupfd_cloexec(self.file()?, 0).ok()?;
+            Some(HeldLock { file, process: Process::current() })
+        });
     }
 
     /// Decides what is known of processes that get the file from now on.
@@ -317,6 +345,7 @@ impl Memory {
             declaration,
             flush,
             uses_pwrite,
+            lock: OnceLock::new(),
             handed: Handed::default(),
         }
     }

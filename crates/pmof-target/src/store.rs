@@ -681,6 +681,7 @@ struct Writer {
 
 impl Writer {
     fn new(holder: String, memory: &Arc<Memory>) -> Self {
+        memory.unlock_when_dropped();
         Self { holder, memory: Arc::downgrade(memory) }
     }
 }

@@ -11,6 +11,9 @@ use std::{
 /// The word that a fork clears in the child; null before it is needed.
 static WORD: AtomicPtr<AtomicU64> = AtomicPtr::new(ptr::null_mut());
 
+/// The word where the kernel clears none.
+static ORDINARY: AtomicU64 = AtomicU64::new(0);
+
 /// The last number that this process or an ancestor was given.
 static NUMBERS: AtomicU64 = AtomicU64::new(0);
 
@@ -59,7 +62,8 @@ fn word() -> &'static AtomicU64 {
     if let Some(word) = unsafe { WORD.load(Ordering::Acquire).as_ref() } {
         return word;
     }
-    let made = cleared_by_kernel().unwrap_or_else(cleared_by_handler);
+    let made = cleared_by_kernel().unwrap_or(&ORDINARY);
+    clear_in_children();
     match WORD.compare_exchange(ptr::null_mut(), ptr::from_ref(made).cast_mut(), Ordering::AcqRel, Ordering::Acquire) {
         Ok(_) => made,
         // SAFETY: `WORD` holds only words that are never freed; another thread stored its own first, and this one's page stays mapped, unused.
@@ -89,20 +93,22 @@ fn cleared_by_kernel() -> Option<&'static AtomicU64> {
     unsafe { page.cast::<AtomicU64>().as_ref() }
 }
 
-/// A word that a handler of the C library's `fork()` clears. A bare system call is not noticed.
-fn cleared_by_handler() -> &'static AtomicU64 {
-    static HANDLED: AtomicU64 = AtomicU64::new(0);
+/// Has a handler of the C library's `fork()` clear the word, too: where the kernel does not, and where it only says so, as user-mode emulators have
+/// done. A bare system call is not noticed there.
+fn clear_in_children() {
     extern "C" fn clear() {
-        HANDLED.store(0, Ordering::Relaxed);
+        // SAFETY: what is stored here is never freed.
+        if let Some(word) = unsafe { WORD.load(Ordering::Relaxed).as_ref() } {
+            word.store(0, Ordering::Relaxed);
+        }
     }
     #[cfg(not(miri))]
-    // SAFETY: the handler only stores a number, which is allowed after a fork. Registered twice it stores it twice.
+    // SAFETY: the handler only loads a pointer and stores a number, which is allowed after a fork. Registered twice it does so twice.
     unsafe {
         libc::pthread_atfork(None, None, Some(clear));
     }
     #[cfg(miri)]
-    let _ = clear;
-    &HANDLED
+    let _ = clear as extern "C" fn();
 }
 
 /// A value of the process that made it. A child has a copy of it, which is never dropped there: what dropping would do, to threads that the
@@ -246,13 +252,22 @@ pub(super) mod tests {
         assert!(here.is_current() && Process::current().is_current());
     }
 
+    /// As an emulator that accepts the advice and does nothing.
     #[test]
     #[cfg_attr(miri, ignore = "miri does not fork")]
-    fn handler_clears_where_kernel_cannot() {
-        let word = cleared_by_handler();
-        word.store(7, Ordering::Relaxed);
-        assert!(holds_in_child(fork, || word.load(Ordering::Relaxed) == 0));
-        assert_eq!(word.load(Ordering::Relaxed), 7);
+    fn handler_clears_where_kernel_does_not() {
+        use rustix::mm::{Advice, madvise};
+        let here = Process::current();
+        // In a child, so that other tests of this process keep their page.
+        assert!(holds_in_child(fork, move || {
+            let child = Process::current();
+            let page = WORD.load(Ordering::Relaxed).cast();
+            // SAFETY: the page is never unmapped; the advice changes no byte of it.
+            let is_kept = unsafe { madvise(page, rustix::param::page_size(), Advice::LinuxKeepOnFork) }.is_ok();
+            let in_grandchild = || !child.is_current() && !here.is_current() && Process::current().is_current();
+            is_kept && child.is_current() && holds_in_child(fork, in_grandchild) && child.is_current()
+        }));
+        assert!(here.is_current());
     }
 
     #[test]

@@ -303,3 +303,23 @@ fn parents_death_is_noticed_while_a_child_lives() {
     two.options().open().expect("it is free").close().unwrap();
     assert!(parent.wait_for_death(), "it has killed itself");
 }
+
+/// The child has a copy of each descriptor, and so of the lock of the pool's file.
+#[test]
+fn a_pool_here_is_opened_again_while_a_child_lives() {
+    let directory = tempfile::tempdir().expect("a directory");
+    let url = format!("file://{}/orders", directory.path().display());
+    let pool = options([url.clone()]).create(4096).expect("a pool");
+    let (reader, writer) = rustix::pipe::pipe().expect("a pipe");
+    let writer = RefCell::new(Some(writer));
+    let child = fork(|| {
+        drop(writer.take());
+        // Until the parent is done, or gone.
+        let _ = rustix::io::read(&reader, &mut [0; 1]);
+    });
+    pool.close().expect("closed");
+    let pool = options([url]).open();
+    drop(writer);
+    child.succeed();
+    pool.expect("the lock went with the pool").close().expect("closed");
+}
