@@ -124,6 +124,8 @@ struct Report {
     /// Name of the consistency point.
     point: Option<String>,
     point_number: Option<u64>,
+    /// When its writer made the point, in milliseconds since 1970 by that one's clock.
+    point_unix_ms: Option<u64>,
     /// Who may have written the pool while it was read: the copy is no moment of it then.
     written: Option<String>,
 }
@@ -229,6 +231,7 @@ pub(crate) fn run(args: &CpArgs) -> anyhow::Result<()> {
             moment: copied.moment.as_ref().map(Moment::name),
             point: point.map(|point| point.name.clone()),
             point_number: point.map(|point| point.number),
+            point_unix_ms: point.map(|point| point.unix_ms),
             written: match &copied.moment {
                 Some(Moment::Written(why)) => Some(why.clone()),
                 _ => None,

@@ -23,7 +23,7 @@ pub(crate) enum NotQuiet {
 
 impl Quiet {
     /// Asks the members, before the first read.
-    fn begin(options: &PoolOptions) -> Result<Self, PoolError> {
+    pub(crate) fn begin(options: &PoolOptions) -> Result<Self, PoolError> {
         Ok(Self { options: options.clone(), before: options.members()? })
     }
 

@@ -17,15 +17,20 @@ pub(crate) struct WatchArgs {
 }
 
 impl WatchArgs {
-    /// Shows it once, or until interrupted; what is out of reach now may be there the next time.
+    /// Shows it once, or until interrupted; what is out of reach now may be there the next time. Ends where the output takes no more, and where nobody reads it.
     pub(crate) fn show<T>(&self, show: impl Fn() -> anyhow::Result<T>) -> anyhow::Result<T> {
         let Some(interval) = self.watch else { return show() };
         loop {
-            if let Err(error) = show() {
-                failure::tell("pmof", &error, 1);
+            let shown = show();
+            if let Err(error) = &shown {
+                failure::tell("pmof", error, 1);
             }
             if !self.json {
                 output::print("\n")?;
+            }
+            output::check_printed()?;
+            if output::is_unread() {
+                return shown;
             }
             thread::sleep(interval);
         }

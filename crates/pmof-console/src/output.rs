@@ -3,7 +3,10 @@
 use std::{
     fmt,
     io::{self, Write},
-    sync::OnceLock,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use pmof::{
@@ -20,6 +23,9 @@ mod tests;
 
 /// What the first error was that lost some of the output.
 static LOST: OnceLock<io::ErrorKind> = OnceLock::new();
+
+/// Whoever read the output has closed its end.
+static UNREAD: AtomicBool = AtomicBool::new(false);
 
 /// All was done, and what was printed of it is lost.
 #[derive(Debug)]
@@ -42,11 +48,18 @@ impl std::error::Error for Unprinted {}
 pub fn print(text: &str) -> io::Result<()> {
     let mut output = io::stdout().lock();
     if let Err(error) = output.write_all(trust::repeated_in(text).as_bytes()).and_then(|()| output.flush()) {
-        if error.kind() != io::ErrorKind::BrokenPipe {
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            UNREAD.store(true, Ordering::Relaxed);
+        } else {
             LOST.get_or_init(|| error.kind());
         }
     }
     Ok(())
+}
+
+/// Whether the reader of standard output has closed its end: what prints again and again may stop.
+pub fn is_unread() -> bool {
+    UNREAD.load(Ordering::Relaxed)
 }
 
 /// Fails where something that was to be printed is lost, on a full disk such as it may be.

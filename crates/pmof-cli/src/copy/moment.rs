@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use pmof::{ConsistencyPoint, Pool, PoolOptions, causes};
+use pmof::{ConsistencyPoint, Pool, PoolError, PoolOptions, ReplicaError, causes};
 use pmof_console::output::with_mend;
 
 use super::{error::CopyError, replicas_in_use};
@@ -23,6 +23,8 @@ enum SourceKind {
     Closed(Quiet),
     /// A program has it open for writing. Replicas differ in what is not acknowledged yet.
     Written(Quiet),
+    /// No member says whether a program writes it, and why. By number of replicas it is read all the same.
+    Unknown { why: String, replica: usize },
     /// Its writer died. Replicas may differ in what was not acknowledged, so that one of them is read.
     NotClosed { quiet: Quiet, replica: usize },
 }
@@ -85,6 +87,12 @@ fn named(point: &ConsistencyPoint) -> String {
     format!("consistency point {}{name}, of {}", point.number, utc(point.unix_ms / 1000))
 }
 
+/// Whether a read failed since the point is not kept any more.
+fn is_of_lost_point(error: &anyhow::Error) -> bool {
+    let why = error.downcast_ref::<PoolError>().and_then(PoolError::replica_error);
+    matches!(why, Some(ReplicaError::NoSuchPoint { .. }))
+}
+
 impl PoolSource {
     /// Opens a point that is named.
     pub(super) fn at_point(options: &PoolOptions, point: &str) -> anyhow::Result<Self> {
@@ -94,7 +102,18 @@ impl PoolSource {
 
     /// Opens the pool; with `may_be_point` at the newest point that is kept, if a program writes the pool.
     pub(super) fn open(options: &PoolOptions, may_be_point: bool) -> anyhow::Result<Self> {
-        let quiet = Quiet::before_opening(options)?;
+        let quiet = match Quiet::begin(options) {
+            Ok(quiet) => quiet,
+            Err(error) => {
+                // Where no member answers, an opening says why.
+                let pool = options.open_read_only().map_err(with_mend)?;
+                if may_be_point {
+                    return Err(with_mend(error));
+                }
+                let replica = replicas_in_use(&pool).first().copied().unwrap_or(0);
+                return Ok(Self { pool, kind: SourceKind::Unknown { why: causes(&error).to_string(), replica } });
+            }
+        };
         if let Some(writer) = quiet.writer().filter(|_| may_be_point) {
             // Where there is no point, or none that can be read, the pool is read as it is.
             if let Ok(pool) = options.open_at_newest_point() {
@@ -119,14 +138,16 @@ impl PoolSource {
         matches!(self.kind, SourceKind::Point { .. })
     }
 
-    /// Whether a read of an automatically chosen point failed: the writer may have dropped that point.
+    /// Whether a read of an automatically chosen point failed because its writer keeps that point no more.
     pub(super) fn has_lost_its_point(&self, error: &anyhow::Error) -> bool {
-        matches!(self.kind, SourceKind::Point { writer: Some(_) }) && !error.is::<CopyError>()
+        matches!(self.kind, SourceKind::Point { writer: Some(_) }) && is_of_lost_point(error)
     }
 
     pub(super) fn read(&self, offset: u64, into: &mut [u8]) -> anyhow::Result<()> {
         match self.kind {
-            SourceKind::NotClosed { replica, .. } => self.pool.read_replica(replica, offset, into),
+            SourceKind::NotClosed { replica, .. } | SourceKind::Unknown { replica, .. } => {
+                self.pool.read_replica(replica, offset, into)
+            }
             _ => self.pool.read(offset, into),
         }
         .map_err(with_mend)
@@ -151,7 +172,11 @@ impl PoolSource {
 
     /// Looks once more whether a program writes the pool.
     pub(super) fn moment(&self) -> Moment {
+        let not_known = |why: &dyn fmt::Display| {
+            Moment::Written(format!("whether the pool was written meanwhile is not known: {why}"))
+        };
         let (quiet, unwritten) = match &self.kind {
+            SourceKind::Unknown { why, .. } => return not_known(why),
             SourceKind::Point { writer } => {
                 return Moment::Point { point: self.pool.point().cloned().unwrap_or_default(), writer: writer.clone() };
             }
@@ -161,9 +186,32 @@ impl PoolSource {
         match quiet.end() {
             Ok(Ok(())) => unwritten,
             Ok(Err(written)) => Moment::Written(written.to_string()),
-            Err(unknown) => {
-                Moment::Written(format!("whether the pool was written meanwhile is not known: {}", causes(&unknown)))
-            }
+            Err(unknown) => not_known(&causes(&unknown)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use pmof::{PoolUrl, ReplicaPlace};
+
+    use super::*;
+
+    /// A full disk, a replica that is lost and the like are no better the second time.
+    #[test]
+    fn only_a_lost_point_has_the_copy_repeated() {
+        let url: PoolUrl = "tcp://127.0.0.1:1/orders".parse().unwrap();
+        let of = |source| {
+            let replica = Arc::new(ReplicaPlace::Pool(url.clone()));
+            with_mend(PoolError::Replica { replica, source: Arc::new(source) })
+        };
+        assert!(is_of_lost_point(&of(ReplicaError::NoSuchPoint { point: "one".to_owned() })));
+        for other in
+            [of(ReplicaError::TimedOut { timeout_ms: 1 }), of(ReplicaError::PointsDamaged), anyhow::anyhow!("no")]
+        {
+            assert!(!is_of_lost_point(&other), "{other}");
         }
     }
 }

@@ -114,3 +114,23 @@ fn watching_shows_it_again_and_again() {
     assert_eq!(reports.len(), 2);
     assert!(reports.iter().all(|report| states(report) == ["in sync"] && report["losses_survived"] == 0));
 }
+
+#[test]
+fn watching_ends_where_its_output_is_lost_or_unread() {
+    let target = Target::start();
+    let url = target.url("orders");
+    options([&url]).create(1 << 20).unwrap().close().unwrap();
+    for of in [vec!["status", "--watch=100ms", &target.address], vec!["pool", "status", "--watch=100ms", &url]] {
+        for json in [false, true] {
+            let arguments = || of.iter().copied().chain(json.then_some("--json"));
+            let full = fs::File::options().write(true).open("/dev/full").unwrap();
+            let said = command(arguments()).stdout(full).output().unwrap();
+            let errors = String::from_utf8(said.stderr).unwrap();
+            assert!(said.status.code() == Some(4) && errors.contains("standard output took no more"), "{errors}");
+            let mut watch = command(arguments()).stdout(Stdio::piped()).spawn().unwrap();
+            BufReader::new(watch.stdout.take().unwrap()).lines().next().unwrap().unwrap();
+            // As behind `| head -1`: its output is closed by now.
+            assert!(watch.wait().unwrap().success());
+        }
+    }
+}

@@ -210,6 +210,7 @@ fn a_written_pool_is_copied_at_a_point() {
             let words = ["has the pool open for writing", "as it was at consistency point", name];
             assert!(said.code == Some(0) && words.iter().all(|word| said.errors.contains(word)), "{said:?}");
             assert!(report["written"].is_null() && report["point_number"].is_u64(), "{report}");
+            assert!(report["point_unix_ms"].as_u64() > Some(1_700_000_000_000), "{report}");
             let bytes = fs::read(&to).unwrap();
             let records = bytes.chunks_exact(8).map(|record| u64::from_le_bytes(record.try_into().unwrap()));
             let count = records.clone().take_while(|number| *number != 0).count();
