@@ -73,6 +73,7 @@ mod set;
 mod slow;
 mod status;
 mod telling;
+mod unfinished;
 
 pub use acknowledge::Acknowledge;
 pub use changes::ChangeError;

@@ -18,6 +18,7 @@ use super::{
     format,
     members::{PoolMembers, survey},
     opening::{New, NewNative, Opening, Wanted, contention::chance, failed, millis},
+    unfinished,
 };
 use crate::{AtLagBound, PoolError, PoolUrl, ReplicaError, outbox::LagBound, reach::Reach};
 
@@ -417,7 +418,8 @@ impl PoolOptions {
     /// others are [left out](Pool::left_out).
     ///
     /// # Errors
-    /// Those of [`open`](Self::open) and [`create`](Self::create); [`PoolError::OtherSize`] of a pool that is there and has another size, and is closed again. Where too few have it, that of the opening: nothing is made then. Of several programs that call this at once one makes the pool; the error of the others
+    /// Those of [`open`](Self::open) and [`create`](Self::create); [`PoolError::OtherSize`] of a pool that is there and has another size, and is closed again. Where too few have it, that of the opening: nothing is made then, unless all of those that have it
+    /// were left by a program that died while it made the pool, before that was there: these are removed, and the pool is made. Of several programs that call this at once one makes the pool; the error of the others
     /// [is busy](PoolError::is_busy).
     pub fn open_or_create(&self, size_bytes: u64) -> Result<Pool, PoolError> {
         let is = |error: &PoolError, wanted| matches!(error.replica_error(), Some(ReplicaError::Refused { refusal, .. }) if *refusal == wanted);
@@ -441,6 +443,10 @@ impl PoolOptions {
             };
             if attempt == MAKE_ATTEMPTS {
                 return Err(error);
+            }
+            if unfinished::remove(&self.reach, &self.urls()?) {
+                attempt += 1;
+                continue;
             }
             // Programs that made it on some of the replicas give those back: by chance they come apart.
             std::thread::sleep(MAKE_PAUSE.mul_f64(f64::from(attempt) * chance()));

@@ -38,5 +38,6 @@ mod superseded;
 mod support;
 mod takeover;
 mod transports;
+mod unfinished;
 mod unpublished;
 mod witnesses;
