@@ -143,7 +143,9 @@ fn in_the_way(replica: &PoolUrl) -> String {
     let options = replica.source.into_iter().fold(trust::pool_options(), PoolOptions::source);
     let found = options.clone().replica(replica.to_string()).info();
     if let Err(PoolError::Replica { source, .. }) = &found {
-        if let ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool, text } = &**source {
+        if let ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool | PoolRefusal::UncertainState, text } =
+            &**source
+        {
             if let Some(by_hand) = by_hand(replica, &options) {
                 return format!("{text}; {by_hand}");
             }

@@ -286,7 +286,9 @@ pub enum HeaderError {
     /// One slot of the state is damaged, and the program that wrote the other one kept its newest state in one slot only.
     #[error(
         "its newest state may be damaged, and the copy that is whole may be an older one, by which other replicas count that lack what was \
-         acknowledged since: an earlier version of pmof wrote it; check the device, and restore this replica from another only if that has everything"
+         acknowledged since: an earlier version of pmof wrote it; check the device. Where the others open without it, replace it (pmof pool replace); where none opens, \
+         read what each has (pmof cp --min-replicas 1 MEMBER FILE), decide which has everything, and make the pool anew of that \
+         (pmof pool rm --force, pmof cp FILE POOL)"
     )]
     UncertainState,
     /// Neither copy of the roster behind the state is whole.

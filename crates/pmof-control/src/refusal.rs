@@ -38,6 +38,8 @@ pub enum PoolRefusal {
     NotAUsablePool,
     /// The headers of a pool set's parts are damaged, and something lies behind them.
     HeadersDamaged,
+    /// One copy of its state is damaged, and the other may be an older one: other replicas may lack what was acknowledged since.
+    UncertainState,
     /// The pool has a former format, which can be read and not written.
     OldFormat,
     /// A pool cannot have this size.
@@ -60,13 +62,14 @@ pub enum PoolRefusal {
 
 impl PoolRefusal {
     /// Each of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::NotFound,
         Self::AlreadyExists,
         Self::Busy,
         Self::NotFenceable,
         Self::NotAUsablePool,
         Self::HeadersDamaged,
+        Self::UncertainState,
         Self::OldFormat,
         Self::BadSize,
         Self::NoSpace,
@@ -84,7 +87,9 @@ impl PoolRefusal {
             Self::NotFound | Self::PartMissing => Errno::NOENT,
             Self::AlreadyExists => Errno::EXIST,
             Self::Busy | Self::NotFenceable => Errno::BUSY,
-            Self::NotAUsablePool | Self::HeadersDamaged | Self::OldFormat | Self::BadSet => Errno::INVAL,
+            Self::NotAUsablePool | Self::HeadersDamaged | Self::UncertainState | Self::OldFormat | Self::BadSet => {
+                Errno::INVAL
+            }
             Self::BadSize => Errno::FBIG,
             Self::NoSpace => Errno::NOSPC,
             Self::NotDurable => Errno::OPNOTSUPP,
@@ -104,6 +109,7 @@ impl PoolRefusal {
             7..=9 | 19 | 309 => Self::NotAUsablePool,
             20 => Self::OldFormat,
             23 => Self::NotFenceable,
+            27 => Self::UncertainState,
             10 | 11 | 304 => Self::BadSize,
             13 | 308 => Self::NoSpace,
             14 | 305 => Self::NotDurable,

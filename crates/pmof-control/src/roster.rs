@@ -34,6 +34,11 @@ const MAGIC: [u8; 8] = *b"PMOFROST";
 const ADD: u8 = 1;
 const REMOVE: u8 = 2;
 const FORCED: u8 = 1;
+const UNCERTAIN: u8 = 2;
+
+/// What a slot says where each roster is written to both slots before it is answered for. 0: to one of them, by earlier programs.
+const COPIES: u8 = 2;
+const COPIES_OFFSET: usize = 54;
 
 /// What a member keeps of the pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -106,9 +111,10 @@ pub struct Forced {
 /// | 32 | 16 | epoch that makes the change under way, or zeros |
 /// | 48 | 2 | index of the member that comes or goes, or zero |
 /// | 50 | 1 | change under way: 0 none, 1 that member comes, 2 it goes |
-/// | 51 | 1 | flags: bit 0 a forced opening follows the members |
+/// | 51 | 1 | flags: bit 0 a forced opening follows the members; bit 1 uncertain: it may be older than one that a damaged slot held |
 /// | 52 | 2 | number of members, at most 64, the one that comes or goes among them |
-/// | 54 | 2 | zero |
+/// | 54 | 1 | 2: each roster is written to both slots; 0: to one of them in turn, as earlier programs did. In control messages zero |
+/// | 55 | 1 | zero |
 /// | 56 | | members in the order of their indexes, without gaps, and the forced opening, if there is one |
 /// | | | zero up to byte 16,380 |
 /// | 16,380 | 4 | CRC32C of bytes 0..16,380 |
@@ -141,6 +147,9 @@ pub struct Roster {
     pub change: Option<RosterChange>,
     /// The last opening that was forced, until an operator says that it is known.
     pub forced: Option<Forced>,
+    /// It is the whole one of two slots of a program that kept each roster in one of them. The other slot is damaged, and may have held a newer
+    /// roster: this one is not believed without enough of the other members.
+    pub is_uncertain: bool,
 }
 
 /// Why members make no roster.
@@ -187,7 +196,7 @@ impl Roster {
     /// The members that a pool of so many was made with.
     pub fn made(count: u16) -> Self {
         let members = (0..count.min(REPLICAS_MAX)).map(RosterMember::unknown).collect();
-        Self { version: 0, notes: 0, members, change: None, forced: None }
+        Self { version: 0, notes: 0, members, change: None, forced: None, is_uncertain: false }
     }
 
     /// The members that count: those that have the pool's bytes or its epochs, and no asynchronous ones or spares.
@@ -226,6 +235,12 @@ impl Roster {
     /// What tells which of two rosters is newer.
     pub fn age(&self) -> (u64, u64) {
         (self.version, self.notes)
+    }
+
+    /// The same roster, as one that is believed.
+    #[must_use]
+    pub fn certain(&self) -> Self {
+        Self { is_uncertain: false, ..self.clone() }
     }
 
     /// The member of this index, one that comes or goes too.
@@ -320,7 +335,7 @@ impl Roster {
             epoch: self.change.map_or([0; 16], |change| *change.epoch.as_bytes()),
             index: self.change.map_or(0, |change| change.index).into(),
             change: self.change.map_or(0, |change| if change.is_added { ADD } else { REMOVE }),
-            flags: if self.forced.is_some() { FORCED } else { 0 },
+            flags: (u8::from(self.forced.is_some()) * FORCED) | (u8::from(self.is_uncertain) * UNCERTAIN),
             count: (self.members.len() as u16).into(),
             reserved: 0.into(),
         };
@@ -355,7 +370,7 @@ impl Roster {
             ADD | REMOVE => Some(RosterChange { epoch, index, is_added: head.change == ADD }),
             _ => return Err(malformed("the change is unknown")),
         };
-        let is_zero = head.flags & !FORCED == 0 && head.reserved.get() == 0;
+        let is_zero = head.flags & !(FORCED | UNCERTAIN) == 0 && head.reserved.get() == 0;
         let count = head.count.get();
         let members = (0..count).map(|_| take_member(&mut rest)).collect::<Option<Vec<_>>>();
         let members = members.ok_or(malformed("a member is malformed"))?;
@@ -366,23 +381,29 @@ impl Roster {
         if !is_zero || rest.iter().any(|byte| *byte != 0) {
             return Err(malformed("reserved bytes are not zero"));
         }
-        let roster = Self { version: head.version.get(), notes: head.notes.get(), members, change, forced };
+        let (version, notes, is_uncertain) = (head.version.get(), head.notes.get(), head.flags & UNCERTAIN != 0);
+        let roster = Self { version, notes, members, change, forced, is_uncertain };
         roster.check()?;
         Ok(roster)
     }
 
-    /// The roster as the slots have it, and its sequence number; 0 where nothing was kept. `replica_count`: as the header has it.
+    /// The roster as the slots have it, and its sequence number; 0 where nothing was kept. It is [uncertain](Self::is_uncertain) where a slot is damaged and nothing
+    /// says that the other one held the same. `replica_count`: as the header has it.
     ///
     /// # Errors
     /// [`HeaderError::BadRoster`] where neither slot is whole.
     pub fn read(replica_count: u16, slots: &[u8]) -> Result<(Self, u64), HeaderError> {
-        let (first, second) = slots.split_at_checked(SLOT_BYTES).ok_or(HeaderError::BadRoster)?;
-        let is_blank = |slot: &[u8]| slot.iter().all(|byte| *byte == 0);
-        let newest = [first, second].into_iter().filter_map(whole).max_by_key(|(_, sequence)| *sequence);
+        let slots = Slot::both(slots).ok_or(HeaderError::BadRoster)?;
+        let is_damaged = slots.iter().any(|slot| matches!(slot, Slot::Damaged));
+        let is_blank = slots.iter().any(|slot| matches!(slot, Slot::Blank));
+        let newest = slots.into_iter().filter_map(Slot::whole).max_by_key(|slot| slot.sequence);
         match newest {
-            Some(newest) => Ok(newest),
-            // The first one was being written.
-            None if is_blank(first) || is_blank(second) => Ok((Self::made(replica_count), 0)),
+            Some(WholeSlot { roster, sequence, is_copied }) => {
+                let is_uncertain = roster.is_uncertain || (is_damaged && !is_copied);
+                Ok((Self { is_uncertain, ..roster }, sequence))
+            }
+            // The first one was being written, or is damaged.
+            None if is_blank => Ok((Self { is_uncertain: is_damaged, ..Self::made(replica_count) }, 0)),
             None => Err(HeaderError::BadRoster),
         }
     }
@@ -390,8 +411,12 @@ impl Roster {
     /// Whether both slots hold the roster that [`read`](Self::read) gives. Otherwise a crash left a change half done, a medium has changed a
     /// slot, or an earlier program wrote them.
     pub fn is_in_both_slots(slots: &[u8]) -> bool {
-        let both = slots.split_at_checked(SLOT_BYTES).and_then(|(first, second)| Some([whole(first)?, whole(second)?]));
-        both.is_some_and(|[(first, _), (second, _)]| first == second)
+        match Slot::both(slots) {
+            Some([Slot::Whole(one), Slot::Whole(other)]) => {
+                one.roster == other.roster && one.is_copied && other.is_copied
+            }
+            _ => false,
+        }
     }
 
     /// The slots with this roster, and where they lie behind [`ROSTER_OFFSET`], in bytes: to be written in this order, the first one durably before
@@ -400,28 +425,71 @@ impl Roster {
     /// # Errors
     /// What [`check`](Self::check) says.
     pub fn slots(&self, sequence: u64) -> Result<[(usize, Vec<u8>); 2], RosterError> {
-        Ok([self.slot(sequence)?, self.slot(sequence.wrapping_add(1))?])
+        Ok([self.slot(sequence, COPIES)?, self.slot(sequence.wrapping_add(1), COPIES)?])
     }
 
-    fn slot(&self, sequence: u64) -> Result<(usize, Vec<u8>), RosterError> {
+    fn slot(&self, sequence: u64, copies: u8) -> Result<(usize, Vec<u8>), RosterError> {
         let body = self.encode()?;
         let mut slot = Vec::with_capacity(SLOT_BYTES);
         slot.extend_from_slice(&MAGIC);
         slot.extend_from_slice(&sequence.to_le_bytes());
         slot.extend_from_slice(&body);
         slot.resize(CHECKSUM_OFFSET, 0);
+        slot[COPIES_OFFSET] = copies;
         slot.extend_from_slice(&crc32c::crc32c(&slot).to_le_bytes());
         Ok(((sequence % 2) as usize * SLOT_BYTES, slot))
     }
 }
 
-/// What a slot holds, if it is whole.
-fn whole(slot: &[u8]) -> Option<(Roster, u64)> {
-    let (framed, checksum) = slot.get(..SLOT_BYTES)?.split_last_chunk::<4>()?;
-    let (head, body) = framed.split_at_checked(HEAD_BYTES)?;
-    let sequence = U64::read_from_bytes(head.get(MAGIC.len()..)?).ok()?.get();
-    let is_whole = head.starts_with(&MAGIC) && U32::from_bytes(*checksum).get() == crc32c::crc32c(framed);
-    Some((Roster::decode(body).ok().filter(|_| is_whole)?, sequence))
+/// What one slot holds.
+enum Slot {
+    Blank,
+    Damaged,
+    Whole(Box<WholeSlot>),
+}
+
+struct WholeSlot {
+    roster: Roster,
+    sequence: u64,
+    /// Its writer puts each roster into both slots.
+    is_copied: bool,
+}
+
+impl Slot {
+    fn both(slots: &[u8]) -> Option<[Self; 2]> {
+        let (first, second) = slots.split_at_checked(SLOT_BYTES)?;
+        Some([first, second].map(Self::of))
+    }
+
+    fn of(slot: &[u8]) -> Self {
+        if slot.iter().all(|byte| *byte == 0) {
+            return Self::Blank;
+        }
+        WholeSlot::of(slot).map_or(Self::Damaged, |whole| Self::Whole(Box::new(whole)))
+    }
+
+    fn whole(self) -> Option<WholeSlot> {
+        match self {
+            Self::Whole(slot) => Some(*slot),
+            Self::Blank | Self::Damaged => None,
+        }
+    }
+}
+
+impl WholeSlot {
+    fn of(slot: &[u8]) -> Option<Self> {
+        let (framed, checksum) = slot.get(..SLOT_BYTES)?.split_last_chunk::<4>()?;
+        let (head, body) = framed.split_at_checked(HEAD_BYTES)?;
+        let sequence = U64::read_from_bytes(head.get(MAGIC.len()..)?).ok()?.get();
+        if !head.starts_with(&MAGIC) || U32::from_bytes(*checksum).get() != crc32c::crc32c(framed) {
+            return None;
+        }
+        let mut body = body.to_vec();
+        let copies = std::mem::take(body.get_mut(COPIES_OFFSET - HEAD_BYTES)?);
+        let is_copied = copies == COPIES;
+        let roster = Roster::decode(&body).ok().filter(|_| is_copied || copies == 0)?;
+        Some(Self { roster, sequence, is_copied })
+    }
 }
 
 fn take_member(rest: &mut &[u8]) -> Option<RosterMember> {

@@ -185,20 +185,31 @@ impl PoolState {
     /// [`HeaderError::BadState`] where neither slot is whole. [`HeaderError::UncertainState`] where one is damaged that may have held a newer state: it was
     /// written by a program that kept each state in one slot, and other replicas may lack what was acknowledged since the older one.
     pub fn read(format: PoolFormat, replica_count: u16, page: &[u8]) -> Result<(Self, u64), HeaderError> {
+        let (state, sequence, is_uncertain) = Self::read_uncertain(format, replica_count, page)?;
+        if is_uncertain { Err(HeaderError::UncertainState) } else { Ok((state, sequence)) }
+    }
+
+    /// The same also where a damaged slot may have held a newer state, and whether that is so: for an operator who decides that this one counts.
+    ///
+    /// # Errors
+    /// [`HeaderError::BadState`] where neither slot is whole.
+    pub fn read_uncertain(
+        format: PoolFormat,
+        replica_count: u16,
+        page: &[u8],
+    ) -> Result<(Self, u64, bool), HeaderError> {
         if let PoolFormat::One { generation } = format {
-            return Ok((Self::of_generation(generation, replica_count), 0));
+            return Ok((Self::of_generation(generation, replica_count), 0, false));
         }
         let slots = Slot::both(page).ok_or(HeaderError::BadState)?;
         let is_damaged = slots.iter().any(|slot| matches!(slot, Slot::Damaged));
         let is_blank = slots.iter().any(|slot| matches!(slot, Slot::Blank));
         let newest = slots.into_iter().filter_map(Slot::whole).max_by_key(|slot| slot.sequence);
         let WholeSlot { mut state, sequence, is_copied } = newest.ok_or(HeaderError::BadState)?;
-        if is_damaged && !is_copied && !state.is_of_one(replica_count) {
-            return Err(HeaderError::UncertainState);
-        }
+        let is_uncertain = is_damaged && !is_copied && !state.is_of_one(replica_count);
         // A crash interrupted the write of the other slot, or the medium changed it.
         state.is_open |= is_damaged || (is_blank && is_copied);
-        Ok((state, sequence))
+        Ok((state, sequence, is_uncertain))
     }
 
     /// Whether both slots of the page hold the state that [`read`](Self::read) gives. Otherwise a crash left a change half done, a medium has

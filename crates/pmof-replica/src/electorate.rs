@@ -4,7 +4,7 @@ use pmof_control::{Role, Roster};
 use uuid::Uuid;
 
 use crate::{
-    lineage::{Agreement, Found, confirmed, quorum},
+    lineage::{Agreement, Found, confirmed, quorum, votes_needed},
     roster::settled_at,
 };
 
@@ -29,6 +29,8 @@ pub(crate) struct Electorate {
     pending: Option<Roster>,
     /// Somebody keeps a roster.
     is_kept: bool,
+    /// Those whose roster may be older than the one that they were told: bit *n* for index *n*.
+    uncertain: u64,
 }
 
 impl Electorate {
@@ -46,16 +48,18 @@ impl Electorate {
             Some((roster.settled(|epoch| confirmed.contains(&epoch)), roster))
         });
         let settled: Vec<_> = settled.collect();
+        let uncertain = words.iter().filter(|word| word.roster.is_some_and(|roster| roster.is_uncertain));
+        let uncertain = uncertain.fold(0, |bits, word| bits | 1 << word.found.index);
         let Some((newest, _)) = settled.iter().max_by_key(|(settled, _)| settled.age()) else {
-            return Self { roster: Roster::made(made), pending: None, is_kept: false };
+            return Self { roster: Roster::made(made), pending: None, is_kept: false, uncertain };
         };
         let version = newest.version;
         let mut same = settled.iter().filter(|(settled, _)| settled.version == version).map(|(_, kept)| *kept);
         // One that keeps it without a change was told so when enough knew of the change.
         let pending = same.clone().find(|kept| kept.version < version);
         let is_settled = same.any(|kept| kept.version == version);
-        let pending = pending.filter(|_| !is_settled).cloned();
-        Self { roster: newest.clone(), pending, is_kept: true }
+        let pending = pending.filter(|_| !is_settled).map(Roster::certain);
+        Self { roster: newest.certain(), pending, is_kept: true, uncertain }
     }
 
     /// What the members are to keep when the pool is opened: a change that was found is settled by the epochs behind it only. `None`: no target
@@ -113,7 +117,25 @@ impl Electorate {
         let before = self.pending.as_ref().map(Roster::indexes);
         let is_of_members = self.is_of_members(agreement);
         let is_enough = |members| agreement.is_enough(found, members, is_of_members);
-        std::iter::once(self.roster.indexes()).chain(before).all(is_enough)
+        std::iter::once(self.roster.indexes()).chain(before).all(is_enough) && self.is_certain(agreement, found)
+    }
+
+    /// Whether the roster is the last one that was in force, wherever a damaged slot may have held a newer one: all members by this one are here, and those with
+    /// such a slot know no epoch of others; or so many vote whose rosters are as they were told that one of them would know a newer one.
+    pub(crate) fn is_certain(&self, agreement: &Agreement, found: &[Found<'_>]) -> bool {
+        if self.uncertain == 0 {
+            return true;
+        }
+        let (now, before) = (self.roster.indexes(), self.pending.as_ref().map(Roster::indexes));
+        let known = now | before.unwrap_or(0);
+        let here = found.iter().fold(0_u64, |here, found| here | 1 << found.index);
+        let mut uncertain = found.iter().filter(|found| self.uncertain & (1 << found.index) != 0);
+        let is_whole = known & !here == 0 && uncertain.all(|found| found.state.epoch.members & !known == 0);
+        let votes = agreement.voters().map(|at| found[at].index).filter(|index| self.uncertain & (1 << index) == 0);
+        let votes = votes.fold(0_u64, |votes, index| votes | 1 << index);
+        let is_met =
+            |members: u64| (votes & members).count_ones() as usize >= votes_needed(members.count_ones() as usize);
+        is_whole || std::iter::once(now).chain(before).all(is_met)
     }
 
     /// Whether the members of these indexes are enough to know of an epoch, of those before the last change and of those after it.

@@ -348,9 +348,9 @@ impl ReplicaError {
 
     /// Whether the replica may be lost for this reason, rather than in use or unfit: a pool is opened without it, if the others are enough.
     pub(crate) fn may_be_lost(&self) -> bool {
-        use PoolRefusal::{Failed, HeadersDamaged, NotAUsablePool, NotFound};
+        use PoolRefusal::{Failed, HeadersDamaged as Headers, NotAUsablePool, NotFound, UncertainState};
         match self {
-            Self::Refused { refusal, .. } => matches!(refusal, NotFound | NotAUsablePool | HeadersDamaged | Failed),
+            Self::Refused { refusal: NotFound | NotAUsablePool | Headers | UncertainState | Failed, .. } => true,
             error => error.is_out_of_reach(),
         }
     }
@@ -375,14 +375,6 @@ impl ReplicaError {
             | Self::Operation(OperationError::ConnectionEnded(why)) => is_said(why),
             _ => false,
         }
-    }
-
-    /// Whether the replica is no member of the pool any more, or never was.
-    pub fn is_of_no_member(&self) -> bool {
-        matches!(
-            self,
-            Self::NotAMember { .. } | Self::Superseded { .. } | Self::AnotherHistory { .. } | Self::SameIdentity { .. }
-        )
     }
 
     pub(crate) fn of(apart: Apart, made: u16) -> Self {
@@ -507,6 +499,16 @@ pub enum PoolError {
         needed: usize,
         /// Those that were named and cannot be opened with the others, and why.
         left_out: Vec<(Arc<ReplicaPlace>, Arc<ReplicaError>)>,
+    },
+    /// Rosters that may be older than those that were in force: an earlier version of pmof wrote each in one of two slots, and the other one is damaged.
+    #[error(
+        "the list of the pool's members may be an older one where it was damaged: an earlier version of pmof wrote it, and too few of the other members are here to tell \
+         (name all of them, or bring back those that are away; the next opening for writing mends the list), or read what is there with fewer (min_replicas, pmof cp --min-replicas):{}",
+        listed(replicas)
+    )]
+    UncertainRoster {
+        /// All that were named or found and are not here, and why; where none is missing, those members know of others.
+        replicas: Vec<(Arc<ReplicaPlace>, Arc<ReplicaError>)>,
     },
     /// The replicas do not belong together: some lack what others acknowledged.
     #[error("the replicas do not belong together:{}", listed(replicas))]

@@ -84,14 +84,19 @@ impl Agreement {
         self.behind.extend(late);
     }
 
+    /// Those whose word on the epochs counts, by their positions.
+    pub(crate) fn voters(&self) -> impl Iterator<Item = usize> {
+        let behind = self.behind.iter().filter(|(_, apart)| apart.votes()).map(|(position, _)| *position);
+        self.in_sync.iter().copied().chain(behind)
+    }
+
     /// Whether those in sync have all that was ever acknowledged, and nobody else can go on without them: so many of `members` vote that any two sets of
     /// so many and of those that know of an epoch meet; or, where one is a quorum, all members of the newest epoch are here, and of those that may be newer.
     /// Elsewhere a member does not know whether a quorum has confirmed its epoch: after its writer's death the others may go on from the one before.
     /// `is_of_members`: the newest epoch found is one of these members, and not from before they were changed.
     pub(crate) fn is_enough(&self, found: &[Found<'_>], members: u64, is_of_members: bool) -> bool {
-        let is_member = |position: &&usize| members & (1 << found[**position].index) != 0;
-        let behind = self.behind.iter().filter(|(_, apart)| apart.votes()).map(|(position, _)| position);
-        let votes = self.in_sync.iter().chain(behind).filter(is_member).count();
+        let is_member = |position: &usize| members & (1 << found[*position].index) != 0;
+        let votes = self.voters().filter(is_member).count();
         let is_here = |index: u16| self.in_sync.iter().any(|position| found[*position].index == index);
         let of_epoch = self.base.ancestors.first();
         let has_all = of_epoch.is_some_and(|epoch| all_of(epoch, &is_here));

@@ -93,7 +93,7 @@ pub(crate) fn made(members: &[FoundMember]) -> Roster {
     };
     let mut members: Vec<_> = members.iter().map(of).collect();
     members.sort_unstable_by_key(|member| member.index);
-    Roster { version: 0, notes: 1, members, change: None, forced: None }
+    Roster { version: 0, notes: 1, members, change: None, forced: None, is_uncertain: false }
 }
 
 /// The roster behind a change that an epoch has made which is in force. `opening`: the number of that epoch, or of one behind it.
@@ -105,7 +105,7 @@ pub(crate) fn settled(roster: &Roster, opening: u64) -> Roster {
 /// The roster of these members from an epoch on that makes them so by itself. `opening`: the number of that epoch.
 pub(crate) fn settled_behind(roster: &Roster, members: Vec<RosterMember>, opening: u64) -> Roster {
     let (version, notes) = (roster.version.saturating_add(1), roster.notes.max(opening << NOTES_BITS));
-    Roster { version, notes, members, change: None, forced: roster.forced }
+    Roster { version, notes, members, change: None, forced: roster.forced, is_uncertain: false }
 }
 
 /// Whether a replica is a member that counts, behind the change under way, if there is one.

@@ -4,7 +4,7 @@
 use std::{fmt, path::Path};
 
 use log::Level;
-use pmof_access::{Address, Transport};
+use pmof_access::{Address, Connection, PeerProcess, Transport};
 use pmof_control::{OpenFor, PoolRefusal, Request};
 use pmof_mem::{Durability, Mechanism, Medium as _, Memory};
 
@@ -128,6 +128,16 @@ pub(crate) struct Client {
 }
 
 impl Client {
+    /// At the other end of a connection, which is `holder` in words; `process`: where it is known.
+    pub(crate) fn of(connection: &Connection, process: Option<&PeerProcess>, holder: String) -> Self {
+        let peer = match (connection.peer_address(), process) {
+            (Some(address), _) => address.to_string(),
+            (None, Some(process)) => format!("process {} of user {}", process.id(), process.user_id()),
+            (None, None) => String::new(),
+        };
+        Self { connection: connection.id().number(), peer, holder }
+    }
+
     fn keys(&self) -> (u64, &str, &str) {
         (self.connection, &self.peer, &self.holder)
     }
@@ -272,6 +282,7 @@ fn is_for_the_operator(code: u16) -> bool {
             | PoolRefusal::NotWritable
             | PoolRefusal::NotAUsablePool
             | PoolRefusal::HeadersDamaged
+            | PoolRefusal::UncertainState
             | PoolRefusal::BadSet
             | PoolRefusal::PartMissing
     ) || matches!(code, 2 | 15..=17 | 24 | 26 | 258 | 261 | 302)

@@ -12,6 +12,7 @@ use crate::{
     domain::failure_domain,
     refused::Refused,
     requests::{self, Served, not_open},
+    store::OpenTerms,
 };
 
 /// The pools of one directory, or the one on a device, for this process: it answers as the [`Service`](crate::Service) of a target there
@@ -58,12 +59,14 @@ impl LocalTarget {
             Request::Create { name, new, publish_on_close } => {
                 self.hold(|| requests::create(&self.pools, &name, (&new, publish_on_close), holder()))
             }
-            Request::Open { name, access, require } => {
-                self.hold(|| requests::open(&self.pools, &name, (access, require), holder(), &|| ()))
+            Request::Open { name, access, require, may_be_older } => {
+                let terms = OpenTerms { access, require, may_be_older };
+                self.hold(|| self.pools.open_pool_before(&name, terms, holder(), &|| ()))
             }
             // Another process is not ended by a request; what this one had open is closed with its memory.
             Request::TakeOver { name, require, .. } => {
-                self.hold(|| requests::open(&self.pools, &name, (OpenFor::Write, require), holder(), &|| ()))
+                let terms = OpenTerms { access: OpenFor::Write, require, may_be_older: false };
+                self.hold(|| self.pools.open_pool_before(&name, terms, holder(), &|| ()))
             }
             Request::Close { in_order } => {
                 if let Some(pool) = self.open.lock().take().filter(|_| in_order) {
@@ -149,7 +152,7 @@ mod tests {
     }
 
     fn open(access: OpenFor) -> Request {
-        Request::Open { name: name(), access, require: Durability::ProcessCrash }
+        Request::Open { name: name(), access, require: Durability::ProcessCrash, may_be_older: false }
     }
 
     fn refusal(reply: &Reply) -> PoolRefusal {

@@ -6,7 +6,7 @@ use pmof_control::{
     DATA_RANGES_MAX, DIGESTED_MAX_BYTES, DIGESTS_MAX, INTENT_MESSAGE_WORDS_MAX, MAX_MESSAGE_BYTES, NewPool, OpenFor,
     PoolName, Reply, Request, ServiceCode,
 };
-use pmof_mem::{Durability, Medium as _, Memory};
+use pmof_mem::{Medium as _, Memory};
 use pmof_pool::{Digester, data_ranges};
 use uuid::Uuid;
 
@@ -20,19 +20,6 @@ pub(crate) fn create(
     holder: String,
 ) -> Result<OpenPool, StoreError> {
     if publish_on_close { pools.create_unpublished(name, new) } else { pools.create(name, new, holder) }
-}
-
-/// Opens a pool as `Open` asks for it.
-pub(crate) fn open(
-    pools: &PoolStore,
-    name: &PoolName,
-    (access, require): (OpenFor, Durability),
-    holder: String,
-    end_readers: &dyn Fn(),
-) -> Result<OpenPool, StoreError> {
-    let pool = pools.open_pool_before(name, access, holder, end_readers)?;
-    pool.require(require)?;
-    Ok(pool)
 }
 
 /// What tells the initiator of a pool that is open.

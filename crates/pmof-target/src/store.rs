@@ -43,6 +43,7 @@ mod tests;
 
 pub use error::StoreError;
 pub(crate) use handover::{NotHandedOver, Replacement};
+pub(crate) use options::OpenTerms;
 pub use options::{DEFAULT_MAX_POOL_BYTES, StoreOptions};
 pub(crate) use survey::Surveyed;
 
@@ -198,23 +199,33 @@ impl PoolStore {
     /// back. Pools of format 1 can be read only. Where a process still has the file mapped for writing that a target gave it which is gone by
     /// now, the pool moves to another file, and a device is refused (`NotFenceable`).
     pub fn open_pool(&self, name: &PoolName, access: OpenFor, holder: String) -> Result<OpenPool, StoreError> {
-        self.open_pool_before(name, access, holder, &|| ())
+        self.open_pool_before(
+            name,
+            OpenTerms { access, require: Durability::Visible, may_be_older: false },
+            holder,
+            &|| (),
+        )
     }
 
     /// The same; `end_readers` runs before a file is cut that its readers may have mapped.
     pub(crate) fn open_pool_before(
         &self,
         name: &PoolName,
-        access: OpenFor,
+        terms: OpenTerms,
         holder: String,
         end_readers: &dyn Fn(),
     ) -> Result<OpenPool, StoreError> {
+        let access = terms.access;
         let memory = match self.device(name) {
             Some(device) => self.open_device(device, access, holder)?,
             None => self.open_file(name, access, holder)?,
         };
         let memory = match access {
-            OpenFor::Write if self.device(name).is_none() => self.leave_to_orphans(name, memory, end_readers)?,
+            OpenFor::Write if self.device(name).is_none() => {
+                // Before anything is moved, which takes as long as a copy of the file.
+                self.check_openable(name, &memory, terms)?;
+                self.leave_to_orphans(name, memory, end_readers)?
+            }
             _ => memory,
         };
         // Outside of all locks from here on: it reads and writes as much as the caches hold.
@@ -227,13 +238,13 @@ impl PoolStore {
             let head_bytes = DATA_OFFSET.min(memory.len_bytes());
             memory.settle_range(0, head_bytes).map_err(|error| self.memory_error(name, error))?;
         }
-        let (header, state, mut sequence) = self.read_head(name, &memory)?;
+        let (header, state, mut sequence, is_uncertain) = self.check_openable(name, &memory, terms)?;
         if access == OpenFor::Write {
-            if header.format != PoolFormat::Three {
-                return Err(StoreError::OldFormat { name: name.clone(), found: header.format.major() });
+            // One that may be older is so until its writer begins an epoch.
+            if !is_uncertain {
+                let kept = keep_in_both_slots(&memory, &state, sequence);
+                sequence = kept.map_err(|error| self.memory_error(name, error))?;
             }
-            let kept = keep_in_both_slots(&memory, &state, sequence);
-            sequence = kept.map_err(|error| self.memory_error(name, error))?;
             if state.is_open {
                 let settled = intent::settle(&memory, header.size_bytes, header.data_offset());
                 settled.map_err(|error| self.memory_error(name, error))?;
@@ -261,6 +272,25 @@ impl PoolStore {
             memory,
             unpublished,
         })
+    }
+
+    /// What the head of a pool says that may be opened so: its header, its state with its number, and whether that may be an older one.
+    fn check_openable(
+        &self,
+        name: &PoolName,
+        memory: &Memory,
+        terms: OpenTerms,
+    ) -> Result<(Header, PoolState, u64, bool), StoreError> {
+        let head = self.read_uncertain_head(name, memory)?;
+        let (Header { format, .. }, _, _, is_uncertain) = &head;
+        if *is_uncertain && !terms.may_be_older {
+            return Err(StoreError::Header { name: name.clone(), source: HeaderError::UncertainState });
+        }
+        if terms.access == OpenFor::Write && *format != PoolFormat::Three {
+            return Err(StoreError::OldFormat { name: name.clone(), found: format.major() });
+        }
+        check_level(name, memory, terms.require)?;
+        Ok(head)
     }
 
     /// Whether a writer has the pool, here or in another process.
@@ -518,13 +548,24 @@ impl PoolStore {
     }
 
     fn read_head(&self, name: &PoolName, memory: &Memory) -> Result<(Header, PoolState, u64), StoreError> {
+        let (header, state, sequence, is_uncertain) = self.read_uncertain_head(name, memory)?;
+        let uncertain = || StoreError::Header { name: name.clone(), source: HeaderError::UncertainState };
+        if is_uncertain { Err(uncertain()) } else { Ok((header, state, sequence)) }
+    }
+
+    /// The same, and whether the state may be an older one.
+    fn read_uncertain_head(
+        &self,
+        name: &PoolName,
+        memory: &Memory,
+    ) -> Result<(Header, PoolState, u64, bool), StoreError> {
         let failed = |source| StoreError::Header { name: name.clone(), source };
         let mut head = [0; HEADER_BYTES];
         memory.read(0, &mut head).map_err(|error| self.memory_error(name, error))?;
         let header = Header::decode(&head).map_err(failed)?;
         let state = read_state(memory, &header).map_err(|error| self.memory_error(name, error))?;
-        let (state, sequence) = state.map_err(failed)?;
-        Ok((header, state, sequence))
+        let (state, sequence, is_uncertain) = state.map_err(failed)?;
+        Ok((header, state, sequence, is_uncertain))
     }
 
     fn write_head(

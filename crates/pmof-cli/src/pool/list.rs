@@ -119,7 +119,10 @@ impl PoolLine {
         let info = match info {
             Ok(info) => info,
             Err(error) => {
-                let is_damaged = matches!(error, ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool, .. });
+                let is_damaged = matches!(
+                    error,
+                    ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool | PoolRefusal::UncertainState, .. }
+                );
                 let health = if is_damaged { "damaged" } else { "unreadable" };
                 let (len_bytes, opening, epoch, open_by, medium) = (None, None, None, None, None);
                 return Self {

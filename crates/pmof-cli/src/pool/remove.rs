@@ -179,7 +179,7 @@ pub(super) fn is_unusable(error: &PoolError) -> bool {
 
 /// The same of a target's word.
 pub(super) fn is_of_unusable(why: &ReplicaError) -> bool {
-    matches!(why, ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool, .. })
+    matches!(why, ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool | PoolRefusal::UncertainState, .. })
 }
 
 /// Whether it is a pool, or was one: what is not is not listed.

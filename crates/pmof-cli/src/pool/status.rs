@@ -389,11 +389,17 @@ impl std::fmt::Display for ForcedReport {
         let named = |indexes: &[u16]| indexes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
         write!(
             f,
-            "opening {opening} at {} went on from epoch {epoch} with member {}, without {}: it lacks what only those had",
+            "opening {opening} at {} went on from epoch {epoch} with member {}",
             utc(unix_ms / 1000),
-            named(went_on),
-            named(left_out)
-        )
+            named(went_on)
+        )?;
+        if left_out.is_empty() {
+            return write!(
+                f,
+                ", whose states may have been older ones: it may lack what was acknowledged behind those"
+            );
+        }
+        write!(f, ", without {}: it lacks what only those had", named(left_out))
     }
 }
 

@@ -113,7 +113,12 @@ impl Hungry {
     }
 
     fn open(&mut self, name: &str, access: OpenFor) {
-        self.send(&Request::Open { name: PoolName::new(name).unwrap(), access, require: Durability::ProcessCrash });
+        self.send(&Request::Open {
+            name: PoolName::new(name).unwrap(),
+            access,
+            require: Durability::ProcessCrash,
+            may_be_older: false,
+        });
         let (sequence, reply) = self.answer();
         let Reply::Opened { descriptor, .. } = reply else { panic!("{reply:?}") };
         self.key = Descriptor::decode(&descriptor).unwrap().key;

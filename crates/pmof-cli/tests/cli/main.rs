@@ -35,6 +35,7 @@ mod strays;
 mod support;
 mod systemd;
 #[cfg(all(feature = "fabric", feature = "verbs"))]
+mod torn;
 mod transcripts;
 mod users;
 mod written;

@@ -89,7 +89,12 @@ fn a_target_that_drains_says_so_to_those_who_ask() {
     target.signal(Signal::TERM);
     target.line(&[" info draining: ", "open pool: 1"]);
     let name = PoolName::new("other").unwrap();
-    connected.send(&Request::Open { name, access: OpenFor::Write, require: Durability::ProcessCrash });
+    connected.send(&Request::Open {
+        name,
+        access: OpenFor::Write,
+        require: Durability::ProcessCrash,
+        may_be_older: false,
+    });
     let (_, reply) = connected.answer();
     let Reply::Refused { text: told, .. } = reply else { panic!("{reply:?}") };
     assert_eq!(told, "this target was told to stop; connect again when it is back");

@@ -32,6 +32,9 @@ pub enum Request {
         access: OpenFor,
         /// The level that the target must be able to give.
         require: Durability,
+        /// Also where it may hold an older state than it had ([`PoolRefusal::UncertainState`](crate::PoolRefusal::UncertainState)): for an operator who decides
+        /// that this one counts.
+        may_be_older: bool,
     },
     /// Open a pool for writing as `Open` does, and where another has it open so, take it away from that one first. It is refused with
     /// [`PoolRefusal::Busy`](crate::PoolRefusal::Busy) unless the other one's connection has been silent so long, or its epoch is named; and with
@@ -269,9 +272,9 @@ impl Request {
         let mut frame = Frame::new(self.kind(), request_id);
         match self {
             Self::Create { name, new, publish_on_close } => frame.create(name, new, *publish_on_close),
-            Self::Open { name, access, require } => {
+            Self::Open { name, access, require, may_be_older } => {
                 frame.byte(*require as u8);
-                frame.access(*access);
+                frame.access_to(*access, *may_be_older);
                 frame.text(name.as_str());
             }
             Self::TakeOver { name, require, silent_ms, claim } => {
@@ -425,8 +428,8 @@ impl Request {
                 Self::Create { name: body.name()?, new, publish_on_close }
             }
             2 => {
-                let (require, access) = (body.level()?, body.access()?);
-                Self::Open { name: body.name()?, access, require }
+                let (require, (access, may_be_older)) = (body.level()?, body.access_to()?);
+                Self::Open { name: body.name()?, access, require, may_be_older }
             }
             3 => Self::Close { in_order: body.flag()? },
             4 => {

@@ -77,7 +77,8 @@ fn requests() -> Vec<Request> {
             },
             publish_on_close: true,
         },
-        Request::Open { name: name("o"), access: OpenFor::Read, require: Durability::Visible },
+        Request::Open { name: name("o"), access: OpenFor::Read, require: Durability::Visible, may_be_older: false },
+        Request::Open { name: name("o"), access: OpenFor::Read, require: Durability::Visible, may_be_older: true },
         Request::TakeOver { name: name("o"), require: Durability::PowerFailure, silent_ms: 10_000, claim: Claim::None },
         Request::TakeOver {
             name: name("o"),
@@ -343,10 +344,19 @@ fn words_of_intent_lie_inside_of_the_map() {
 
 #[test]
 fn the_bytes_of_version_3_stay_as_they_are() {
-    let open = Request::Open { name: name("ab"), access: OpenFor::Write, require: Durability::PowerFailure };
+    let open = Request::Open {
+        name: name("ab"),
+        access: OpenFor::Write,
+        require: Durability::PowerFailure,
+        may_be_older: false,
+    };
     let bytes = open.encode(0x0403_0201).expect("fits");
     assert_eq!(bytes[..18], *b"\x03\0\x02\0\x01\x02\x03\x04\x06\0\0\0\x03\x02\x02\0ab");
     assert_eq!(bytes[18..], crc32c::crc32c(&bytes[..18]).to_le_bytes());
+
+    let older =
+        Request::Open { name: name("ab"), access: OpenFor::Read, require: Durability::Visible, may_be_older: true };
+    assert_eq!(older.encode(1).expect("fits")[12..18], *b"\x01\x05\x02\0ab");
 
     let prepare = Request::PrepareRemoval { name: set("ab"), force: true, set_file: false, member: Some([8; 16]) };
     let bytes = prepare.encode(1).expect("fits");
@@ -599,8 +609,14 @@ fn any_request() -> impl Strategy<Value = Request> {
                 Request::Create { name, new, publish_on_close }
             }
         ),
-        (any_name(), any_level(), proptest::sample::select(vec![OpenFor::Read, OpenFor::Write]))
-            .prop_map(|(name, require, access)| Request::Open { name, access, require }),
+        (any_name(), any_level(), proptest::sample::select(vec![OpenFor::Read, OpenFor::Write])).prop_flat_map(
+            |(name, require, access)| {
+                any::<bool>().prop_map(move |may_be_older| {
+                    let name = name.clone();
+                    Request::Open { name, access, require, may_be_older }
+                })
+            }
+        ),
         (any_name(), any_level(), any::<u64>(), any_claim())
             .prop_map(|(name, require, silent_ms, claim)| Request::TakeOver { name, require, silent_ms, claim }),
         any::<bool>().prop_map(|in_order| Request::Close { in_order }),

@@ -16,6 +16,7 @@ use crate::{MAX_NAME_BYTES, MAX_SET_NAME_BYTES, NameError, PoolName, SetName};
 /// What a pool is opened for, in one byte.
 const READ: u8 = 1;
 const WRITE: u8 = 2;
+const OLDER: u8 = 4;
 
 /// What is wrong with a body.
 pub(super) enum Fault {
@@ -57,6 +58,12 @@ impl Frame {
             OpenFor::Read => READ,
             OpenFor::Write => WRITE,
         });
+    }
+
+    /// The access to a pool, whose state may be an older one.
+    pub(super) fn access_to(&mut self, access: OpenFor, may_be_older: bool) {
+        let byte = if access == OpenFor::Read { READ } else { WRITE };
+        self.byte(byte | if may_be_older { OLDER } else { 0 });
     }
 
     pub(super) fn number_u16(&mut self, number: u16) {
@@ -174,6 +181,16 @@ impl<'a> Body<'a> {
             WRITE => Ok(OpenFor::Write),
             _ => Err(Fault::Malformed("the access is unknown")),
         }
+    }
+
+    pub(super) fn access_to(&mut self) -> Parsed<(OpenFor, bool)> {
+        let byte = self.byte()?;
+        let access = match byte & !OLDER {
+            READ => OpenFor::Read,
+            WRITE => OpenFor::Write,
+            _ => return Err(Fault::Malformed("the access is unknown")),
+        };
+        Ok((access, byte & OLDER != 0))
     }
 
     pub(super) fn set(&mut self) -> Parsed<SetName> {

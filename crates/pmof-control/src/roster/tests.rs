@@ -17,6 +17,7 @@ fn sample() -> Roster {
         members: vec![member(0, "tcp://a:7204/orders"), witness],
         change: None,
         forced: None,
+        is_uncertain: false,
     }
 }
 
@@ -26,9 +27,18 @@ fn changing() -> Roster {
 
 /// Slots with these rosters by their sequence numbers.
 fn slots(rosters: &[(&Roster, u64)]) -> Vec<u8> {
+    slots_of(rosters, COPIES)
+}
+
+/// As programs wrote them that kept each roster in one slot.
+fn old_slots(rosters: &[(&Roster, u64)]) -> Vec<u8> {
+    slots_of(rosters, 0)
+}
+
+fn slots_of(rosters: &[(&Roster, u64)], copies: u8) -> Vec<u8> {
     let mut slots = vec![0; ROSTER_BYTES];
     for (roster, sequence) in rosters {
-        let (offset, slot) = roster.slot(*sequence).unwrap();
+        let (offset, slot) = roster.slot(*sequence, copies).unwrap();
         slots[offset..offset + SLOT_BYTES].copy_from_slice(&slot);
     }
     slots
@@ -37,11 +47,18 @@ fn slots(rosters: &[(&Roster, u64)]) -> Vec<u8> {
 #[test]
 fn the_golden_slots_are_read_and_written() {
     // Without the zeros between the members and the checksum.
-    let expected = slots(&[(&sample(), 4), (&changing(), 5)]);
+    let expected = old_slots(&[(&sample(), 4), (&changing(), 5)]);
     let brief: Vec<u8> =
         expected.chunks(SLOT_BYTES).flat_map(|slot| [&slot[..256], &slot[CHECKSUM_OFFSET..]].concat()).collect();
-    assert!(brief == GOLDEN, "the format of the roster changed");
+    assert!(brief == GOLDEN, "a version is read for ever");
     assert_eq!(Roster::read(3, &expected), Ok((changing(), 5)));
+    let mut copied = expected;
+    for slot in copied.chunks_mut(SLOT_BYTES) {
+        slot[54] = 2;
+        let checksum = crc32c::crc32c(&slot[..CHECKSUM_OFFSET]).to_le_bytes();
+        slot[CHECKSUM_OFFSET..].copy_from_slice(&checksum);
+    }
+    assert!(slots(&[(&sample(), 4), (&changing(), 5)]) == copied, "the format of the roster changed");
 }
 
 #[test]
@@ -67,9 +84,10 @@ fn a_torn_change_leaves_the_roster_before_or_the_new_one() {
     }
     assert!(Roster::is_in_both_slots(&torn));
     let mut first = vec![0; ROSTER_BYTES];
-    let (offset, slot) = sample().slot(1).unwrap();
+    let (offset, slot) = sample().slot(1, COPIES).unwrap();
     first[offset..offset + 64].copy_from_slice(&slot[..64]);
-    assert_eq!(Roster::read(3, &first), Ok((Roster::made(3), 0)), "the first one was torn");
+    let uncertain = Roster { is_uncertain: true, ..Roster::made(3) };
+    assert_eq!(Roster::read(3, &first), Ok((uncertain, 0)), "the first one was torn");
 }
 
 #[test]
@@ -84,6 +102,28 @@ fn damage_of_one_slot_takes_nothing_back_and_of_both_is_detected() {
         assert_eq!(Roster::read(3, &flipped), Err(HeaderError::BadRoster), "{at}");
     }
     assert_eq!(Roster::read(3, &whole[..100]), Err(HeaderError::BadRoster));
+}
+
+/// The damaged slot may have held a newer roster than the other, or it was torn by a crash.
+#[test]
+fn a_damaged_slot_of_an_earlier_program_makes_the_other_uncertain() {
+    let old = old_slots(&[(&sample(), 1), (&changing(), 2)]);
+    assert_eq!(Roster::read(3, &old), Ok((changing(), 2)));
+    assert!(!Roster::is_in_both_slots(&old_slots(&[(&sample(), 1), (&sample(), 2)])), "it has yet to say so");
+    for at in [0, 8, 16, 24, 51, COPIES_OFFSET, 56, 68, 200, CHECKSUM_OFFSET] {
+        for (slot, other) in [(0, (sample(), 1)), (1, (changing(), 2))] {
+            let mut flipped = old.clone();
+            flipped[slot * SLOT_BYTES + at] ^= 0x10;
+            let expected = (Roster { is_uncertain: true, ..other.0 }, other.1);
+            assert_eq!(Roster::read(3, &flipped), Ok(expected), "{slot}, {at}");
+        }
+    }
+    // It stays so when it is copied, until a roster is set that is believed.
+    let uncertain = Roster { is_uncertain: true, ..sample() };
+    let copied = slots(&[(&uncertain, 3), (&uncertain, 4)]);
+    assert_eq!(Roster::read(3, &copied), Ok((uncertain.clone(), 4)));
+    assert_eq!(Roster::decode(&uncertain.encode().unwrap()), Ok(uncertain.clone()));
+    assert_eq!(uncertain.certain(), sample());
 }
 
 #[test]
@@ -135,7 +175,7 @@ fn a_forced_opening_lies_behind_the_members() {
     let watched = Roster { members: vec![member(3, ""), witness(4), witness(5)], ..promoted };
     assert_eq!(watched.forgone_count(), 2);
     // One that is cut off, or of another kind, is no roster at all: the slot before counts.
-    for garbled in [&encoded[..encoded.len() - 1], &[&encoded[..35], &[3], &encoded[36..]].concat()] {
+    for garbled in [&encoded[..encoded.len() - 1], &[&encoded[..35], &[5], &encoded[36..]].concat()] {
         assert!(matches!(Roster::decode(garbled), Err(RosterError::Malformed { .. })));
     }
     let mut slots = slots(&[(&sample(), 1), (&marked, 2)]);
@@ -158,7 +198,8 @@ fn any_roster() -> impl Strategy<Value = Roster> {
     let members = proptest::collection::vec(one, 1..20);
     let change = proptest::option::of((any::<u128>(), any::<bool>()));
     let forced = proptest::option::of((any::<u64>(), any::<u128>(), any::<u64>()));
-    (any::<(u64, u64)>(), members, change, forced).prop_map(|((version, notes), members, change, forced)| {
+    (any::<(u64, u64, bool)>(), members, change, forced).prop_map(|(numbers, members, change, forced)| {
+        let (version, notes, is_uncertain) = numbers;
         let of = |(index, role, uuid, url, domain)| {
             let role = [Role::Data, Role::Witness, Role::Asynchronous, Role::Spare][usize::from(role)];
             RosterMember { index, role, replica_uuid: Uuid::from_u128(uuid), url, domain }
@@ -175,7 +216,7 @@ fn any_roster() -> impl Strategy<Value = Roster> {
             went_on,
             left_out: !went_on,
         });
-        Roster { version, notes, members, change, forced }
+        Roster { version, notes, members, change, forced, is_uncertain }
     })
 }
 

@@ -12,7 +12,14 @@ fn member(index: u16) -> RosterMember {
 }
 
 fn roster(indexes: std::ops::Range<u16>) -> Roster {
-    Roster { version: 0, notes: 1, members: indexes.map(member).collect(), change: None, forced: None }
+    Roster {
+        version: 0,
+        notes: 1,
+        members: indexes.map(member).collect(),
+        change: None,
+        forced: None,
+        is_uncertain: false,
+    }
 }
 
 fn made(count: u16) -> PoolState {
@@ -50,6 +57,44 @@ fn without_a_roster_the_members_are_those_that_the_pool_was_made_with() {
     );
     assert_eq!((electorate.count(), electorate.kept()), (3, None));
     assert!(electorate.has(2, Uuid::new_v4()) && !electorate.has(3, Uuid::new_v4()));
+}
+
+/// What an earlier program left of a roster, the other slot of which is damaged.
+fn uncertain(roster: &Roster) -> Roster {
+    Roster { is_uncertain: true, ..roster.clone() }
+}
+
+/// The members were 0 to 2, and 1 was removed while 2 was away: 0, which knew that, lost the newer roster.
+#[test]
+fn a_member_that_lost_the_newer_roster_does_not_vote() {
+    let (all, now) = (roster(0..3), Roster { version: 1, ..roster(0..3).removing(1, Uuid::nil()).settled(|_| true) });
+    let first = made(3);
+    let removed = told(&first, 0, Epoch::new([0, 2]), true);
+    let old = uncertain(&all);
+    // With 1, which knows nothing of it, two of three would be enough.
+    assert!(!decided(&[(0, &removed, &old), (1, &first, &all)]).1);
+    assert_eq!(decided(&[(0, &removed, &old), (2, &removed, &now)]), (vec![0, 2], true));
+    // The controls: what is certain is believed, and enough others are asked for nothing more.
+    assert!(decided(&[(0, &removed, &all), (1, &first, &all)]).1);
+    assert!(decided(&[(1, &first, &all), (2, &first, &all)]).1);
+    assert!(decided(&[(0, &first, &old), (1, &first, &all), (2, &first, &all)]).1);
+    // None of them knows better, and all are here.
+    assert!(decided(&[(0, &first, &old), (1, &first, &old), (2, &first, &old)]).1);
+}
+
+#[test]
+fn a_torn_slot_keeps_no_two_members_from_opening() {
+    let (two, first) = (roster(0..2), made(2));
+    for [one, other] in [[uncertain(&two), two.clone()], [uncertain(&two), uncertain(&two)]] {
+        assert_eq!(decided(&[(0, &first, &one), (1, &first, &other)]), (vec![0, 1], true));
+    }
+    assert!(!decided(&[(0, &first, &uncertain(&two))]).1);
+    // The one went on with a third in the place of the other, which its list of members does not name any more.
+    let replaced = told(&first, 0, Epoch::new([0, 2]), true);
+    assert!(!decided(&[(0, &replaced, &uncertain(&two)), (1, &first, &two)]).1);
+    // It went on alone: it has everything.
+    let alone = told(&first, 0, Epoch::new([0]), true);
+    assert!(decided(&[(0, &alone, &uncertain(&two)), (1, &first, &two)]).1);
 }
 
 #[test]

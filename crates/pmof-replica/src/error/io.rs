@@ -72,7 +72,10 @@ fn of_replica(why: &ReplicaError) -> io::ErrorKind {
             PoolRefusal::NotWritable => Kind::ReadOnlyFilesystem,
             PoolRefusal::BadSize => Kind::InvalidInput,
             PoolRefusal::NotDurable => Kind::Unsupported,
-            PoolRefusal::NotAUsablePool | PoolRefusal::HeadersDamaged | PoolRefusal::BadSet => Kind::InvalidData,
+            PoolRefusal::NotAUsablePool
+            | PoolRefusal::HeadersDamaged
+            | PoolRefusal::UncertainState
+            | PoolRefusal::BadSet => Kind::InvalidData,
             _ => Kind::Other,
         },
         why if why.is_lost() => Kind::NotConnected,

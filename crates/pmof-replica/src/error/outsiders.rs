@@ -6,6 +6,14 @@ use super::ReplicaError;
 use crate::lineage::{Outsider, line};
 
 impl ReplicaError {
+    /// Whether the replica is no member of the pool any more, or never was.
+    pub fn is_of_no_member(&self) -> bool {
+        matches!(
+            self,
+            Self::NotAMember { .. } | Self::Superseded { .. } | Self::AnotherHistory { .. } | Self::SameIdentity { .. }
+        )
+    }
+
     /// Why a replica is no member, by its state and those of the `members`.
     pub(crate) fn of_no_member<'s>(
         index: u16,

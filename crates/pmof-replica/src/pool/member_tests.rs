@@ -58,7 +58,7 @@ fn create(name: &PoolUrl) -> Request {
 }
 
 fn open(name: &PoolUrl, access: OpenFor) -> Request {
-    Request::Open { name: name.name.clone(), access, require: LEVEL }
+    Request::Open { name: name.name.clone(), access, require: LEVEL, may_be_older: false }
 }
 
 fn member(url: &PoolUrl, request: &Request, is_behind: bool, mirror: Option<Arc<Memory>>) -> Arc<dyn Member> {

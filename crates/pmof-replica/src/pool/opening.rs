@@ -97,6 +97,8 @@ pub(super) struct Opening {
     unread: Vec<Unread>,
     /// Without the number of replicas that was asked for, these would be too few to write.
     is_unsafe: bool,
+    /// Some were opened whose state may be an older one.
+    has_older: bool,
     began: Instant,
     peers: Peers,
 }
@@ -141,8 +143,8 @@ impl Opening {
                 Err(error) => return Err(failed(url, error)),
             }
         }
-        let (unread, is_unsafe, named_count) = (Vec::new(), false, urls.len());
-        Ok(Self { wanted, urls, named_count, sites, left_out, unread, is_unsafe, began, peers })
+        let (unread, is_unsafe, has_older, named_count) = (Vec::new(), false, false, urls.len());
+        Ok(Self { wanted, urls, named_count, sites, left_out, unread, is_unsafe, has_older, began, peers })
     }
 
     /// Goes on without a replica whose loss may be why.
@@ -346,7 +348,7 @@ impl Opening {
         self.sort_out(opened, &agreement, made, access);
         // With as many as an opening needs, and fewer than are to know of an epoch, the others may be opened in the same way.
         let is_quorum = electorate.is_quorum(opened.iter().map(|opened| opened.index));
-        self.is_unsafe = self.wanted.min_replicas.is_some() && !(is_enough && is_quorum);
+        self.is_unsafe = self.wanted.min_replicas.is_some() && !(is_enough && is_quorum && !self.has_older);
         agreement.source = opened.iter().position(|opened| opened.position == source).unwrap_or(0);
         Ok((identity, agreement))
     }
@@ -367,6 +369,9 @@ impl Opening {
         let made = usize::from(made);
         if is_enough {
             return Ok(());
+        }
+        if self.wanted.min_replicas.is_none() && !electorate.is_certain(agreement, found) {
+            return Err(PoolError::UncertainRoster { replicas: self.told_left_out() });
         }
         let is_lost = |(_, why): &&(usize, Arc<ReplicaError>)| {
             !why.is_of_no_member() && !matches!(**why, ReplicaError::Asynchronous { .. })
@@ -473,13 +478,14 @@ impl Format for Opening {
         let require = self.wanted.require;
         let take_over = self.wanted.take_over.filter(|_| access == OpenFor::Write);
         let question = |url: &PoolUrl, _| match (take_over, url.name.clone()) {
-            (None, name) => Request::Open { name, access, require },
+            (None, name) => Request::Open { name, access, require, may_be_older: false },
             (Some(silent_for), name) => {
                 Request::TakeOver { name, require, silent_ms: millis(silent_for), claim: Claim::None }
             }
         };
         let mut identity = None;
         let (mut opened, mut failed) = self.ask(access, None, &mut identity, question);
+        self.open_older(&mut opened, &mut failed, access, &mut identity);
         let (uuid, mut followed) = (identity.map_or(Uuid::nil(), |identity| identity.uuid), None);
         let mut heard = self.hear_all(&opened, access, uuid);
         // Those that are found may know of later members.

@@ -206,6 +206,9 @@ impl PoolOptions {
     /// each side then acknowledges what the other lacks. Such replicas do not open together any more, and a minority's are the ones to give
     /// up. An opening for writing that finds fewer [marks the pool](super::PoolStatus::forced), and goes on with so many. One that finds a majority is as any other: when
     /// fewer than a majority are left later, nothing is acknowledged.
+    ///
+    /// Where too few others are there, a replica is opened too whose newest state may be damaged and the other one older
+    /// ([`PoolRefusal::UncertainState`](pmof_control::PoolRefusal::UncertainState)); an opening for writing that takes one marks the pool.
     #[must_use]
     pub fn min_replicas(mut self, count: usize) -> Self {
         self.min_replicas = Some(count);

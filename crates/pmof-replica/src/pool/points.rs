@@ -239,7 +239,8 @@ impl PoolOptions {
         let mut peers = self.reach.peers();
         let site = self.reach.site(&mut peers, url)?;
         let (access, require) = (OpenFor::Read, Durability::Visible);
-        let reply = site.ask_when_free(&Request::Open { name: url.name.clone(), access, require })?;
+        let reply =
+            site.ask_when_free(&Request::Open { name: url.name.clone(), access, require, may_be_older: false })?;
         let mut identity: Option<Identity> = None;
         let Checked { reached, .. } = check_opened(reply, &site, require, access, &mut identity)?;
         let identity = identity.filter(|identity| identity.uuid == found.pool_uuid);

@@ -275,7 +275,7 @@ impl PoolOptions {
         let site = self.reach.site(&mut peers, url).map_err(of)?;
         let name = url.name.clone();
         let request = match self.take_over_after() {
-            None => Request::Open { name, access: OpenFor::Write, require },
+            None => Request::Open { name, access: OpenFor::Write, require, may_be_older: false },
             Some(silent_for) => Request::TakeOver { name, require, silent_ms: millis(silent_for), claim: Claim::None },
         };
         let reply = site.ask_when_free(&request).map_err(of)?;

@@ -48,7 +48,12 @@ pub(super) fn hear(site: &Site, url: &PoolUrl) -> Result<(Box<PoolInfo>, Option<
 /// The roster that a target keeps; `None` where it keeps none or cannot tell it now. A member that cannot be opened is no help to the others, whatever
 /// its state says.
 fn roster_of(site: &Site, url: &PoolUrl) -> Result<Option<Roster>, ReplicaError> {
-    let open = Request::Open { name: url.name.clone(), access: OpenFor::Read, require: Durability::Visible };
+    let open = Request::Open {
+        name: url.name.clone(),
+        access: OpenFor::Read,
+        require: Durability::Visible,
+        may_be_older: false,
+    };
     site.ask_when_free(&open)?;
     let roster = site.send(&Request::Roster { offset: 0 }).and_then(|asked| read_roster(site, asked));
     // What cannot be closed ends with the connection.

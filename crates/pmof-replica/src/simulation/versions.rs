@@ -101,7 +101,12 @@ impl Version {
     /// What it answers to an opening, if it does not open: the reply's bytes, as `Session::handle` of targets makes them.
     pub(super) fn refusal(self, replica: (Uuid, u16)) -> Option<Vec<u8>> {
         let name: PoolName = "p".parse().ok()?;
-        let open = Request::Open { name: name.clone(), access: OpenFor::Write, require: Durability::ProcessCrash };
+        let open = Request::Open {
+            name: name.clone(),
+            access: OpenFor::Write,
+            require: Durability::ProcessCrash,
+            may_be_older: false,
+        };
         let (code, text, version) = if let Version::Messages(version) = self {
             // To the target its own version is right, and this one is another.
             let request = of_version(open.encode(REQUEST_ID).ok()?, version);

@@ -103,3 +103,29 @@ fn a_promoted_pool_is_degraded_until_it_is_known_or_has_as_many_members() {
         pool.close().unwrap();
     }
 }
+
+/// A member is replaced while its target is away, and that comes back: by the file that is left there the pool lacks members, until it is told that it is none.
+#[test]
+fn the_file_of_a_replaced_member_is_degraded_until_it_is_named_or_removed() {
+    for is_named in [true, false] {
+        let mut six: [Target; 6] = std::array::from_fn(|_| Target::start_fixed());
+        let (old, new) = (six[1].url("orders"), six[5].url("orders"));
+        let pool = options(urls(&six[..5])).create(POOL_BYTES).unwrap();
+        for lost in [4, 1] {
+            six[lost].stop();
+            assert!(persisted(&pool).is_degraded());
+        }
+        pool.replace(&old, &new).unwrap();
+        six[4].restart();
+        wait_in_sync(&pool);
+        pool.close().unwrap();
+        six[1].restart();
+        assert_eq!(six[1].degraded(), 1);
+        if is_named {
+            options([six[0].url("orders"), old.clone()]).open().unwrap().close().unwrap();
+        } else {
+            options([old.clone()]).remove().unwrap();
+        }
+        assert_eq!(six.each_ref().map(Target::degraded), [0; 6], "named: {is_named}");
+    }
+}

@@ -547,7 +547,7 @@ fn the_only_member_of_an_epoch_is_not_read_alone() {
     let writers = [1, 2].map(|index: usize| RawInitiator::connect(&three[index].address()));
     for writer in &writers {
         let (name, require) = (PoolName::new("orders").unwrap(), Durability::ProcessCrash);
-        let opened = writer.ask(&Request::Open { name, access: OpenFor::Write, require });
+        let opened = writer.ask(&Request::Open { name, access: OpenFor::Write, require, may_be_older: false });
         assert!(matches!(opened, Reply::Opened { .. }), "{opened:?}");
         let begin = Request::Begin { opening, epoch, ancestors: ancestors.clone() };
         assert_eq!(writer.ask(&begin), Reply::Begun);

@@ -10,7 +10,7 @@ use std::{
 };
 
 use pmof_access::{Durability, OperationError, RemoteRegion};
-use pmof_control::{NewPool, OpenFor, PoolName, PoolRefusal, Reply, Request};
+use pmof_control::{Claim, NewPool, OpenFor, PoolName, PoolRefusal, Reply, Request};
 use pmof_mem::causes;
 use pmof_replica::{Acknowledge, PersistFailure, Pool, PoolError, ReplicaError};
 use pmof_target::{Service, ServiceOptions};
@@ -222,7 +222,7 @@ fn a_stale_initiator_cannot_write_to_a_pool_that_another_opened() {
     let pools = options([target.url("orders")]);
     pools.create(4096).expect("a pool").close().expect("closed");
     let name = PoolName::new("orders").expect("a name");
-    let open = Request::Open { name, access: OpenFor::Write, require: Durability::ProcessCrash };
+    let open = Request::Open { name, access: OpenFor::Write, require: Durability::ProcessCrash, may_be_older: false };
 
     let stale = RawInitiator::connect(&target.address());
     let Reply::Opened { descriptor, .. } = stale.ask(&open) else { panic!("not opened") };
@@ -480,5 +480,28 @@ fn work_on_a_set_is_told_of() {
             reply = initiator.next_message();
         }
         assert!(!matches!(reply, Reply::Refused { .. }), "{request:?}: {reply:?}");
+    }
+}
+
+/// Whoever finds it first: the writer that closes the pool, or the one that takes it over.
+#[test]
+fn a_file_that_is_gone_is_counted_once() {
+    let require = Durability::ProcessCrash;
+    for is_taken_over in [false, true] {
+        let target = Target::start();
+        options([target.url("orders")]).create(4096).expect("a pool").close().expect("closed");
+        let name = PoolName::new("orders").expect("a name");
+        let (writer, next) = (RawInitiator::connect(&target.address()), RawInitiator::connect(&target.address()));
+        let open = Request::Open { name: name.clone(), access: OpenFor::Write, require, may_be_older: false };
+        assert!(matches!(writer.ask(&open), Reply::Opened { .. }));
+        fs::remove_file(target.root.path().join("orders")).expect("removed");
+        assert_eq!(target.files_lost(), 0);
+        let reply = if is_taken_over {
+            next.ask(&Request::TakeOver { name, require, silent_ms: 0, claim: Claim::None })
+        } else {
+            writer.ask(&Request::Close { in_order: true })
+        };
+        assert!(matches!(reply, Reply::Refused { code: 15, .. }), "{reply:?}");
+        assert_eq!(target.files_lost(), 1, "taken over: {is_taken_over}");
     }
 }

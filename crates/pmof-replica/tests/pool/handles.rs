@@ -113,7 +113,7 @@ fn a_closed_pool_is_closed_for_every_handle_and_free_for_the_next() {
     for target in &targets {
         let next = RawInitiator::connect(&target.address());
         let (name, require) = (PoolName::new("orders").expect("a name"), Durability::ProcessCrash);
-        let opened = next.ask(&Request::Open { name, access: OpenFor::Write, require });
+        let opened = next.ask(&Request::Open { name, access: OpenFor::Write, require, may_be_older: false });
         assert!(matches!(opened, Reply::Opened { .. }), "{opened:?}");
         assert_eq!(next.ask(&Request::Close { in_order: true }), Reply::Closed);
     }

@@ -57,7 +57,7 @@ fn a_key_of_a_pool_is_worth_nothing_on_another_connection() {
         is_bound(&owner, address, &descriptor);
 
         let reader = RawInitiator::connect(address);
-        let opened = reader.ask(&Request::Open { name, access: OpenFor::Read, require });
+        let opened = reader.ask(&Request::Open { name, access: OpenFor::Read, require, may_be_older: false });
         let Reply::Opened { descriptor, .. } = opened else { panic!("{opened:?}") };
         is_bound(&reader, address, &descriptor);
 

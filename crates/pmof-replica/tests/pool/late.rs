@@ -145,7 +145,9 @@ impl Stage {
         let initiator = RawInitiator::connect(&way.address.parse().expect("an address"));
         let (access, require) = (OpenFor::Write, Durability::ProcessCrash);
         let open = match self.kind {
-            Kind::Pool => Request::Open { name: PoolName::new("orders").expect("a name"), access, require },
+            Kind::Pool => {
+                Request::Open { name: PoolName::new("orders").expect("a name"), access, require, may_be_older: false }
+            }
             Kind::Set => Request::OpenSet { name: set_name(), size_bytes: 0, access, require },
         };
         let (Reply::Opened { descriptor, .. } | Reply::SetOpened { descriptor, .. }) = initiator.ask(&open) else {

@@ -6,11 +6,11 @@
 use std::{
     env, fs,
     io::{BufRead, BufReader, Read as _, Write},
-    os::unix::fs::MetadataExt as _,
+    os::{fd::AsFd as _, unix::fs::MetadataExt as _},
     path::{Path, PathBuf},
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use pmof_access::{Address, Durability, Method, RemoteRegion};
@@ -20,7 +20,7 @@ use pmof_target::{Service, ServiceOptions, StoreOptions};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 use tempfile::TempDir;
 
-use crate::support::{RawInitiator, assert_refused, options, read};
+use crate::support::{LONG, RawInitiator, assert_refused, options, read};
 
 const TASK: &str = "PMOF_ORPHAN_TEST_TASK";
 const URLS: &str = "PMOF_ORPHAN_TEST_URLS";
@@ -276,6 +276,27 @@ fn a_writer_that_lives_on_comes_back_to_the_same_file() {
     assert!(writer.process.wait().expect("it ends").success());
     let pool = options(&urls).open().expect("the pool");
     assert_eq!(read(&pool, 0, 64), [3; 64]);
+}
+
+/// It learns of its target's end by the connection, with nothing to write.
+#[test]
+fn an_idle_writer_unmaps_what_a_dead_target_gave_it() {
+    let mut targets = [(); 2].map(|()| Target::start(false));
+    let urls = targets.each_ref().map(Target::url);
+    options(&urls).create(POOL_BYTES).expect("a pool").close().expect("closed");
+    let mut writer = Other::start("once", &urls.join(" "), Path::new(""));
+    assert_eq!(writer.hear().as_deref(), Some("open"));
+    let file = fs::File::open(targets[0].file()).expect("the pool's file");
+    let is_mapped = || pmof_mem::is_mapped_for_writing(file.as_fd()).expect("the kernel says so");
+    assert!(is_mapped());
+    targets[0].process.kill();
+    let (since, until) = (Instant::now(), Instant::now() + LONG);
+    while is_mapped() {
+        assert!(Instant::now() < until, "it stays mapped");
+        thread::sleep(Duration::from_millis(1));
+    }
+    println!("unmapped after {} ms", since.elapsed().as_millis());
+    writer.kill();
 }
 
 #[test]

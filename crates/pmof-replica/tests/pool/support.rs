@@ -105,6 +105,16 @@ impl Target {
         format!("{}/{name}", self.address())
     }
 
+    /// Pools that lack a member, as the target says.
+    pub(crate) fn degraded(&self) -> u64 {
+        self.service.as_ref().expect("a running target").observer().metrics().pools.degraded
+    }
+
+    /// Pools whose file was gone while somebody had them open.
+    pub(crate) fn files_lost(&self) -> u64 {
+        self.service.as_ref().expect("a running target").observer().metrics().files_lost
+    }
+
     /// Names of all files under the root, working files included.
     pub(crate) fn files(&self) -> Vec<String> {
         files(self.root.path())

@@ -353,7 +353,7 @@ fn a_level_that_cannot_be_given_harms_nobody() {
     }
     let raw = RawInitiator::connect(&target.service.addresses()[0]);
     let (name, require) = (PoolName::new("orders").unwrap(), Durability::Visible);
-    let open = Request::Open { name: name.clone(), require, access: OpenFor::Write };
+    let open = Request::Open { name: name.clone(), require, access: OpenFor::Write, may_be_older: false };
     assert!(matches!(raw.ask(&open), Reply::Opened { .. }));
     let again = Request::TakeOver { name, require, silent_ms: 0, claim: Claim::None };
     assert!(matches!(raw.ask(&again), Reply::Refused { code: 257, .. }), "from itself");

@@ -10,7 +10,7 @@ use parking_lot::{Mutex, MutexGuard};
 use pmof_access::{Connection, PeerProcess, Region};
 use pmof_control::{OpenFor, PoolName, WriterStatus};
 
-use crate::OpenPool;
+use crate::{OpenPool, events::Client};
 
 /// A pool that a connection has open, until it is closed, its session ends, or another one takes it over.
 #[derive(Debug)]
@@ -52,6 +52,11 @@ impl Lease {
             told: Mutex::default(),
             has_lost_file: AtomicBool::new(false),
         })
+    }
+
+    /// Who has it, for the log.
+    pub(super) fn client(&self) -> Client {
+        Client::of(&self.connection, self.process.as_ref(), self.holder.clone())
     }
 
     /// What it holds; `None` where it was closed or taken over. Waits while a request of its connection is carried out on it.

@@ -31,6 +31,7 @@ use crate::{
     refused::Refused,
     requests::{self, Digesting, Served, not_open},
     sets::{OpenSet, SetRemoval, SetStore, SetStoreError},
+    store::OpenTerms,
 };
 
 /// The code of a refusal for a file that lost its name ([`StoreError::Replaced`]).
@@ -186,12 +187,14 @@ impl Session {
 
     /// Whose request it is, for the log.
     pub(super) fn client(&self) -> Client {
-        let peer = match (self.connection.peer_address(), &self.process) {
-            (Some(address), _) => address.to_string(),
-            (None, Some(process)) => format!("process {} of user {}", process.id(), process.user_id()),
-            (None, None) => String::new(),
-        };
-        Client { connection: self.connection.id().number(), peer, holder: self.holder() }
+        Client::of(&self.connection, self.process.as_ref(), self.holder())
+    }
+
+    fn lease(&self) -> Option<&Arc<Lease>> {
+        match &self.open {
+            Some(Open::Pool(lease)) => Some(lease),
+            Some(Open::Set { .. }) | None => None,
+        }
     }
 
     /// Whether it has a pool open.
@@ -222,19 +225,11 @@ impl Session {
             });
             drop(held);
             if is_gone {
-                self.note_lost_file(host);
+                note_lost_file(host, lease);
             }
             return lease.has_lost_file.load(Ordering::Relaxed);
         }
         false
-    }
-
-    fn note_lost_file(&self, host: &impl Host) {
-        let Some(Open::Pool(lease)) = &self.open else { return };
-        if !lease.has_lost_file.swap(true, Ordering::Relaxed) {
-            events::file_lost(&self.client(), lease.name.as_str());
-            host.count_lost_file();
-        }
     }
 
     /// Ends the connection and tells the initiator that the target stops.
@@ -321,6 +316,8 @@ impl Session {
     fn answer(&mut self, host: &impl Host, request: Request) -> Reply {
         let (act, start) = (Act::of(&request, self.open.as_ref().map(Open::name)), Instant::now());
         let digested = self.digested.take();
+        // An orderly close has none any more when it fails.
+        let lease = self.lease().map(Arc::clone);
         let before = digested.as_ref().map_or(Duration::ZERO, |digested| digested.took);
         let answered = match self.identity() {
             Some(_) if host.is_draining() && opens(&request) => Err(stopping()),
@@ -331,8 +328,9 @@ impl Session {
             None => host.authenticator().answer(&mut self.authentication, &request),
         };
         host.count(act.request(), before + start.elapsed(), answered.as_ref().err().map(|refused| refused.code));
-        if answered.as_ref().is_err_and(|refused| refused.code == FILE_LOST) {
-            self.note_lost_file(host);
+        // Of one that takes a pool over it is another's, which is noted there.
+        if let Some(lease) = lease.filter(|_| answered.as_ref().is_err_and(|refused| refused.code == FILE_LOST)) {
+            note_lost_file(host, &lease);
         }
         self.refusals.tell(&self.client(), act, answered.as_ref().map(drop));
         answered.unwrap_or_else(|refusal| Reply::Refused { code: refusal.code, text: refusal.text })
@@ -345,13 +343,14 @@ impl Session {
             Request::Create { name, new, publish_on_close } => {
                 self.open(stores, |holder| requests::create(pools, &name, (&new, publish_on_close), holder))
             }
-            Request::Open { name, access, require } => {
+            Request::Open { name, access, require, may_be_older } => {
+                let terms = OpenTerms { access, require, may_be_older };
                 let end_readers = || stores.leases.end_readers(&name);
-                self.open(stores, |holder| requests::open(pools, &name, (access, require), holder, &end_readers))
+                self.open(stores, |holder| pools.open_pool_before(&name, terms, holder, &end_readers))
             }
             Request::TakeOver { name, require, silent_ms, claim } => {
                 let silence = Duration::from_millis(silent_ms);
-                self.take_over(stores, &name, Terms { require, silence, claim })
+                self.take_over(host, &name, Terms { require, silence, claim })
             }
             Request::Close { in_order } => self.close(stores, in_order),
             Request::Begin { .. }
@@ -459,7 +458,7 @@ impl Session {
 
     /// Does something with the pool that is open, which nobody takes over meanwhile.
     fn on_pool(&self, act: impl FnOnce(&mut OpenPool) -> Result<Reply, Refused>) -> Result<Reply, Refused> {
-        let Some(Open::Pool(lease)) = &self.open else { return Err(not_open()) };
+        let lease = self.lease().ok_or_else(not_open)?;
         let mut held = lease.lock();
         let Held { pool, .. } = held.as_mut().ok_or_else(was_taken_over)?;
         act(pool)
@@ -543,6 +542,14 @@ impl Session {
     fn headerless(&mut self, offset: u64) -> Result<Reply, Refused> {
         let set = self.set()?;
         Ok(headerless_page(set.headerless_ranges(), offset, set.len_bytes()))
+    }
+}
+
+/// That the file of a pool, which is open for writing, is gone: its writer is not lost when its connection ends.
+pub(super) fn note_lost_file(host: &impl Host, lease: &Lease) {
+    if !lease.has_lost_file.swap(true, Ordering::Relaxed) {
+        events::file_lost(&lease.client(), lease.name.as_str());
+        host.count_lost_file();
     }
 }
 

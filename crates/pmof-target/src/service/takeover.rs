@@ -15,13 +15,12 @@ use pmof_mem::{Durability, causes};
 
 use super::{
     leases::{Held, Lease},
-    session::{Session, Stores},
+    session::{Host, Session, Stores, note_lost_file},
 };
 use crate::{
     OpenPool, StoreError, events,
     refused::Refused,
-    requests,
-    store::{NotHandedOver, PoolStore, Replacement},
+    store::{NotHandedOver, OpenTerms, PoolStore, Replacement},
 };
 
 /// The silence that is named by those who take the pool by an epoch only.
@@ -40,7 +39,8 @@ pub(super) struct Terms {
 }
 
 impl Session {
-    pub(super) fn take_over(&mut self, stores: &Stores, name: &PoolName, terms: Terms) -> Result<Reply, Refused> {
+    pub(super) fn take_over(&mut self, host: &impl Host, name: &PoolName, terms: Terms) -> Result<Reply, Refused> {
+        let stores = host.stores();
         self.check_none_open()?;
         stores.pools.check_place(name)?;
         let Some(lease) = stores.leases.writer_of(name) else {
@@ -84,6 +84,9 @@ impl Session {
                     stores.leases.strand(&lease);
                 }
                 *held = kept;
+                if matches!(error, StoreError::Replaced { .. }) {
+                    note_lost_file(host, &lease);
+                }
                 events::not_taken_over(&self.client(), name.as_str(), old_holder, &causes(&error));
                 Err(error.into())
             }
@@ -93,8 +96,9 @@ impl Session {
     fn open_for_writing(&mut self, stores: &Stores, name: &PoolName, terms: Terms) -> Result<Reply, Refused> {
         let Terms { require, claim, .. } = terms;
         self.open(stores, |holder| {
-            requests::open(&stores.pools, name, (OpenFor::Write, require), holder, &|| stores.leases.end_readers(name))
-                .map(|pool| pool.named_by(claim.own()))
+            let terms = OpenTerms { access: OpenFor::Write, require, may_be_older: false };
+            let end_readers = || stores.leases.end_readers(name);
+            stores.pools.open_pool_before(name, terms, holder, &end_readers).map(|pool| pool.named_by(claim.own()))
         })
     }
 }

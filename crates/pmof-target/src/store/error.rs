@@ -260,6 +260,7 @@ impl StoreError {
             Self::AlreadyExists { .. } => 5,
             Self::Busy { .. } => 6,
             Self::NotAFile { .. } => 7,
+            Self::Header { source: HeaderError::UncertainState, .. } => 27,
             Self::Header { .. } => 8,
             Self::SizeMismatch { .. } => 9,
             Self::Empty { .. } => 10,

@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-use pmof_control::PoolName;
-use pmof_mem::Declaration;
+use pmof_control::{OpenFor, PoolName};
+use pmof_mem::{Declaration, Durability};
 
 /// Largest pool that a store makes unless told otherwise: 16 TiB, the largest file of ext4 with 4 KiB blocks.
 pub const DEFAULT_MAX_POOL_BYTES: u64 = 16 << 40;
@@ -45,4 +45,15 @@ impl StoreOptions {
         self.devices = devices;
         self
     }
+}
+
+/// What is asked of a pool that is opened.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenTerms {
+    /// For reading, or for writing too.
+    pub(crate) access: OpenFor,
+    /// The level that its memory must be able to give.
+    pub(crate) require: Durability,
+    /// Its state may be an older one.
+    pub(crate) may_be_older: bool,
 }

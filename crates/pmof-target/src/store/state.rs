@@ -10,13 +10,16 @@ use uuid::Uuid;
 pub(super) const FIRST_SEQUENCE: u64 = 1;
 pub(super) const MADE_SEQUENCE: u64 = FIRST_SEQUENCE + 1;
 
-/// The state behind the header, and its sequence number.
-pub(super) fn read_state(memory: &Memory, header: &Header) -> Result<Result<(PoolState, u64), HeaderError>, MemError> {
+/// The state behind the header, its sequence number, and whether it may be an older one.
+pub(super) fn read_state(
+    memory: &Memory,
+    header: &Header,
+) -> Result<Result<(PoolState, u64, bool), HeaderError>, MemError> {
     let mut page = [0; STATE_BYTES];
     if !matches!(header.format, PoolFormat::One { .. }) {
         memory.read(STATE_OFFSET, &mut page)?;
     }
-    Ok(PoolState::read(header.format, header.replica_count, &page))
+    Ok(PoolState::read_uncertain(header.format, header.replica_count, &page))
 }
 
 /// Puts the state into both slots, one after the other, as durably as the medium can. A crash leaves it or the one before; once it is answered for, one

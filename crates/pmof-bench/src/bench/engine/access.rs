@@ -203,7 +203,7 @@ impl Drop for AccessEngine {
 
 /// Opens a pool on a connection of the access layer; gives its descriptor.
 fn open_pool(peer: &Peer, connection: &Connection, name: &str, require: Durability) -> Result<Vec<u8>> {
-    let request = Request::Open { name: PoolName::new(name)?, access: OpenFor::Write, require };
+    let request = Request::Open { name: PoolName::new(name)?, access: OpenFor::Write, require, may_be_older: false };
     match ask(peer, connection, &request)? {
         Reply::Opened { descriptor, .. } => Ok(descriptor),
         other => bail!("the target did not open the pool: {other:?}"),

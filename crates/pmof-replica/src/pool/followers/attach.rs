@@ -338,13 +338,20 @@ fn remove_points(reach: &Reach, url: &PoolUrl, require: Durability, pool_uuid: U
 
 /// Whether a points area cannot be had, whoever asks again: the member goes on without.
 pub(in crate::pool) fn is_definite(why: &ReplicaError) -> bool {
-    use PoolRefusal::{BadSize, HeadersDamaged, NoSpace, NotAUsablePool, NotFound, OldFormat};
+    use PoolRefusal::{BadSize, HeadersDamaged, NoSpace, NotAUsablePool, NotFound, OldFormat, UncertainState};
     match why {
         ReplicaError::Mismatch { .. } | ReplicaError::NotDurable { .. } => true,
         // Any other may be over the next time: the target stops, or its disk failed to read.
         ReplicaError::Refused { refusal, .. } => matches!(
             refusal,
-            BadSize | HeadersDamaged | NoSpace | NotAUsablePool | NotFound | OldFormat | PoolRefusal::NotDurable
+            BadSize
+                | HeadersDamaged
+                | NoSpace
+                | NotAUsablePool
+                | NotFound
+                | OldFormat
+                | UncertainState
+                | PoolRefusal::NotDurable
         ),
         _ => false,
     }

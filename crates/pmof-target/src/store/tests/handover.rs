@@ -1,7 +1,7 @@
 //! A pool that changes hands while it is open.
 
 use std::{
-    os::unix::fs::MetadataExt as _,
+    os::unix::fs::{FileExt as _, MetadataExt as _},
     sync::atomic::{AtomicBool, Ordering},
 };
 
@@ -179,8 +179,16 @@ fn a_file_that_a_former_writer_maps_is_left_to_it() {
 
     let ended = AtomicBool::new(false);
     let end_readers = || ended.store(true, Ordering::SeqCst);
-    let pool = store.open_pool_before(&name("orders"), OpenFor::Write, "the next".to_owned(), &end_readers);
-    let pool = pool.expect("the pool");
+    let terms = OpenTerms { access: OpenFor::Write, require: Durability::Visible, may_be_older: false };
+    let open_it = || store.open_pool_before(&name("orders"), terms, "the next".to_owned(), &end_readers);
+    let (file, mut page) = (File::options().read(true).write(true).open(&path).unwrap(), [0; STATE_BYTES]);
+    file.read_exact_at(&mut page, STATE_OFFSET).unwrap();
+    file.write_all_at(&[0xee; STATE_BYTES], STATE_OFFSET).unwrap();
+    let refused = open_it().expect_err("its state is damaged");
+    assert!(matches!(refused, StoreError::Header { source: HeaderError::BadState, .. }), "{refused:?}");
+    assert!(!ended.load(Ordering::SeqCst) && inode() == before, "nothing is moved for one who is refused");
+    file.write_all_at(&page, STATE_OFFSET).unwrap();
+    let pool = open_it().expect("the pool");
     assert!(ended.load(Ordering::SeqCst) && inode() != before);
     assert_eq!((pool.state(), bytes_of(&pool)), (&state, *b"stored"));
     assert!(late.store(DATA_OFFSET, b"late").is_err(), "a store meets the end of the file");

@@ -11,7 +11,8 @@ fn member(index: u16) -> RosterMember {
 }
 
 fn roster(count: u16) -> Roster {
-    Roster { version: 1, notes: 0, members: (0..count).map(member).collect(), change: None, forced: None }
+    let members = (0..count).map(member).collect();
+    Roster { version: 1, notes: 0, members, change: None, forced: None, is_uncertain: false }
 }
 
 fn reopened(store: &PoolStore, pool: OpenPool) -> OpenPool {
