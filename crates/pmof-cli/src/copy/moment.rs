@@ -61,7 +61,8 @@ impl Moment {
     pub(super) fn warning(&self) -> Option<String> {
         match self {
             Self::Written(why) => Some(format!(
-                "warning: {why}: the copy is no moment of the pool, and may be of no use; `pmof pool export` and --at-point have one"
+                "warning: {why}: the copy is no moment of the pool, and may be of no use; `pmof pool export` has one when the pool is closed, and both have one when an asynchronous member keeps \
+                 points (`pmof pool add --async --keep-points N`)"
             )),
             Self::Point { point, writer: Some(writer) } => {
                 Some(format!("{writer} has the pool open for writing: it is copied as it was at {}", named(point)))

@@ -132,7 +132,9 @@ pub(super) fn roll_back(args: &RollbackArgs, connect: ConnectArgs) -> anyhow::Re
     let RollbackReport { url, number, name, unix_ms, changed_bytes, .. } = report;
     say!("{url} is at consistency point {number}, {name:?}, of {}", utc(unix_ms / 1000));
     say!("{changed_bytes} bytes of it were put back");
-    say!("the pool's other members are as they were: `pmof pool promote {url}` goes on from here");
+    say!(
+        "the pool's other members are as they were: `pmof pool promote --force {url}` goes on from here and gives up what they have beyond it, `pmof pool promote {url}` does where none answers"
+    );
     Ok(())
 }
 

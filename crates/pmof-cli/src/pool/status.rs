@@ -235,7 +235,8 @@ impl StatusReport {
     fn too_few(&self) -> String {
         let Self { in_sync, here, needed, made, witnesses, .. } = *self;
         let all = made + witnesses;
-        let (is, read) = (if here == 1 { "is" } else { "are" }, "read what is there with `pmof cp --min-replicas`");
+        let (is, read) =
+            (if here == 1 { "is" } else { "are" }, "read what is there with `pmof cp --min-replicas 1 MEMBER FILE`");
         let has_bytes = self.members.iter().any(|member| matches!(member.state, "syncing" | "behind"));
         let at_point = self.members.iter().find(|member| member.point.is_some()).and_then(|member| member.url.as_ref());
         match (in_sync, all) {
@@ -250,7 +251,7 @@ impl StatusReport {
                 format!("those that are there do not go together as the members below say; see there, or {read}")
             }
             (_, 2) => format!(
-                "{here} of its {all} members {is} there, and it takes both to know that the other did not go on alone; bring that back, {read} 1, or, if it is lost for good, \
+                "{here} of its {all} members {is} there, and it takes both to know that the other did not go on alone; bring that back, {read}, or, if it is lost for good, \
                  go on without it: `pmof pool replace MEMBER N NEW --force`"
             ),
             _ => format!(

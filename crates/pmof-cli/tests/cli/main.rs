@@ -11,6 +11,7 @@ mod copies;
 mod fabric;
 mod filtered;
 mod foreign;
+mod heeded;
 mod hungry;
 mod interrupted;
 mod killed;
