@@ -480,3 +480,36 @@ fn of_two_histories_each_is_read_alone_and_one_removed() {
     pmof(["pool", "clear", &far]).done();
     four.is_mended(3, 1);
 }
+
+#[test]
+fn a_copy_of_a_member_is_removed_alone() {
+    let four = Four::with_pool_on(2);
+    let copy = four.targets[2].url("copy");
+    fs::copy(four.file(1), four.targets[2].file("copy")).unwrap();
+    let said = pmof(["pool", "rm", &copy]);
+    said.failed(&["it is a copy of replica 1"]);
+    heed(&said.errors, "pool rm --force", &[], &[&copy]);
+    assert!(four.targets[2].files().is_empty());
+    four.is_mended(0, 2);
+}
+
+#[test]
+fn a_member_that_went_on_separately_is_read_alone_and_replaced() {
+    let four = Four::with_pool_on(3);
+    let [a, c, new] = [&*four.urls[0], &four.urls[2], &four.urls[3]];
+    let alone = options([&four.urls[2]]).min_replicas(1);
+    let away = |at: usize| four.place.path().join(at.to_string());
+    (0..2).for_each(|at| fs::rename(four.file(at), away(at)).unwrap());
+    let pool = alone.open().unwrap();
+    pool.persist(0, b"alone").unwrap();
+    pool.close().unwrap();
+    (0..2).for_each(|at| fs::rename(away(at), four.file(at)).unwrap());
+    four.left_behind(2);
+    let said = pmof(["pool", "status", a, c]).output;
+    assert!(said.contains("it and the others went on separately"), "{said}");
+    let read = four.place.path().join("read");
+    assert_eq!(pmof(["cp", "--min-replicas", "1", c, text(&read)]).code, Some(0));
+    assert!(fs::read(&read).unwrap().starts_with(b"alone"));
+    heed(&said, "pool replace", &[], &[a, "2", new]);
+    four.is_mended(3, 3);
+}

@@ -203,3 +203,41 @@ fn a_pool_set_is_brought_in_order_as_is_advised() {
     heed(&told, "pool sync", &[], &[set_text]);
     open().unwrap();
 }
+
+#[test]
+fn what_most_replicas_of_a_set_hold_is_copied_as_is_advised() {
+    let place = directory();
+    let set = set_of(&place, 3);
+    let set = text(&set);
+    pmof(["pool", "create", set, "--layout", "test"]).done();
+    let first = place.path().join("r0");
+    let sound = fs::read(&first).unwrap();
+    let mut bytes = sound.clone();
+    bytes[6 << 20] ^= 1;
+    fs::write(&first, bytes).unwrap();
+    let said = pmof(["pool", "check", set]);
+    assert_eq!(said.code, Some(3), "{said:?}");
+    heed(&said.errors, "pool sync --from", &[], &[set]);
+    pmof(["pool", "check", set]).done();
+    assert!(fs::read(&first).unwrap()[6 << 20] == sound[6 << 20]);
+}
+
+#[test]
+fn points_are_kept_as_is_advised_where_none_are() {
+    let four = Four::with_pool_on(1);
+    let [a, far] = [&*four.urls[0], &four.urls[3]];
+    let export = four.place.path().join("export");
+    let pool = four.open();
+    let said = pmof(["pool", "export", a, text(&export)]);
+    said.failed(&["has the pool open for writing"]);
+    pool.close().unwrap();
+    heed(&said.errors, "pool add --async --keep-points", &[("N", "2")], &[a, far]);
+    let pool = four.open();
+    wait_until("it follows", || {
+        matches!(pool.status().unwrap().asynchronous[0].state, pmof::AsynchronousState::Following)
+    });
+    pool.consistency_point("one").unwrap();
+    wait_until("it is kept", || pmof(["pool", "points", a]).output.contains("\"one\""));
+    pmof(["pool", "export", a, text(&export)]).done();
+    pool.close().unwrap();
+}
