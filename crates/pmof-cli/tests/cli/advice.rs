@@ -27,7 +27,7 @@ const ADVICE: &[(&str, &str, &str)] = &[
     ),
     ("pmof-cli/src/pool/check.rs", "pool sync", "a_pool_set_is_brought_in_order_as_is_advised"),
     ("pmof-cli/src/pool/points.rs", "pool promote", "a_member_that_went_back_to_a_point_is_promoted_as_is_advised"),
-    ("pmof-cli/src/pool/points.rs", "pool status", ""),
+    ("pmof-cli/src/pool/points.rs", "pool status", "a_rollback_that_was_interrupted_goes_on_as_is_advised"),
     (
         "pmof-cli/src/pool/promote.rs",
         "pool clear",
@@ -121,7 +121,7 @@ const ADVICE: &[(&str, &str, &str)] = &[
 ];
 
 /// Commands that are advised and that no test runs yet. This number only falls.
-const NOT_RUN_MAX: usize = 3;
+const NOT_RUN_MAX: usize = 2;
 
 /// Where commands are advised.
 const CRATES: [&str; 5] = ["pmof-cli", "pmof-console", "pmof-control", "pmof-replica", "pmof-target"];

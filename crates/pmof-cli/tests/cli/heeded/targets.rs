@@ -2,17 +2,18 @@
 
 use std::{
     fs,
+    os::unix::fs::FileExt as _,
     path::{Path, PathBuf},
     process::{Child, Stdio},
 };
 
-use pmof::{Acknowledge, Pool, causes, pool_set::PoolSet};
+use pmof::{Acknowledge, Pool, causes, control::DATA_OFFSET, pool_set::PoolSet};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::{Four, SIZE_BYTES, advised, heed, options};
 use crate::support::{
-    Target, change_header, command, directory, file_with, pattern, pmof, serve_with, text, wait_until,
+    Said, Target, change_header, command, directory, file_with, pattern, pmof, serve_with, text, wait_until,
 };
 
 /// Where data begins in format 2.
@@ -240,4 +241,63 @@ fn points_are_kept_as_is_advised_where_none_are() {
     wait_until("it is kept", || pmof(["pool", "points", a]).output.contains("\"one\""));
     pmof(["pool", "export", a, text(&export)]).done();
     pool.close().unwrap();
+}
+
+#[test]
+fn a_rollback_that_was_interrupted_goes_on_as_is_advised() {
+    let size_bytes = 128 << 20;
+    let mut two: [Target; 2] = std::array::from_fn(|_| Target::start());
+    let [a, far] = std::array::from_fn(|at: usize| two[at].url("large"));
+    let write_all = |pool: &Pool, byte: u8| {
+        let bytes = vec![byte; 1 << 20];
+        for offset in (0..size_bytes).step_by(1 << 20) {
+            pool.persist(offset, &bytes).unwrap();
+        }
+    };
+    let follows = |pool: &Pool| {
+        wait_until("it follows", || {
+            matches!(pool.status().unwrap().asynchronous[0].state, pmof::AsynchronousState::Following)
+        });
+    };
+    options([&a]).create(size_bytes).unwrap().close().unwrap();
+    pmof(["pool", "add", "--async", "--keep-points", "2", &a, &far]).done();
+    let pool = options([&a]).open().unwrap();
+    follows(&pool);
+    write_all(&pool, 1);
+    pool.consistency_point("one").unwrap();
+    wait_until("it is kept", || pmof(["pool", "points", &a]).output.contains("\"one\""));
+    write_all(&pool, 2);
+    pool.consistency_point("two").unwrap();
+    pool.close().unwrap();
+    drop(pool);
+
+    let file = fs::File::open(two[1].file("large")).unwrap();
+    let has_begun = || {
+        [0, size_bytes - 1].into_iter().any(|offset| {
+            let mut byte = [0];
+            file.read_exact_at(&mut byte, DATA_OFFSET + offset).unwrap();
+            byte == [1]
+        })
+    };
+    assert!(!has_begun());
+    let rollback = command(["pool", "rollback", &far, "one"]).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let mut rollback = rollback.unwrap();
+    wait_until("it has begun", || has_begun() || rollback.try_wait().unwrap().is_some());
+    two[1].kill();
+    let said = Said::new(std::time::Instant::now(), rollback.wait_with_output().unwrap());
+    said.failed(&["the rollback was interrupted"]);
+    two[1].restart();
+    let far = two[1].url("large");
+    let shown = heed(&said.errors, "pool status", &[], &[&a, &far]).output;
+    // It is there, or will be when it is opened next.
+    assert!(shown.contains(" \"one\""), "{shown}");
+    let again = pmof(["pool", "rollback", &far, "one"]);
+    assert_eq!(again.code, Some(0), "{again:?}");
+    pmof(["pool", "promote", "--force", &far]).done();
+    let pool = options([&far]).open().unwrap();
+    for offset in [0, size_bytes / 2, size_bytes - 1] {
+        let mut byte = [0];
+        pool.read(offset, &mut byte).unwrap();
+        assert_eq!(byte, [1], "{offset}");
+    }
 }
