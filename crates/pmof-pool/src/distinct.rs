@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     ffi::OsString,
-    fmt, fs, io,
+    fs, io,
     os::unix::{
         ffi::OsStrExt as _,
         fs::{FileTypeExt as _, MetadataExt as _},
@@ -14,23 +14,9 @@ use std::{
 use uuid::Uuid;
 
 use crate::{
-    AccessError, PartSpec, PoolSet, PoolSetError, RemoteReplicas, RemoteSpec, ReplicaSpec, SyncError, part::names_in,
-    sync::of_files,
+    AccessError, FILE_IDENTITY_BYTES, FilePlace, PartFile, PartSpec, PoolSet, PoolSetError, RemoteReplicas, RemoteSpec,
+    ReplicaSpec, part::names_in,
 };
-
-/// Bytes of the identity of a file.
-pub const FILE_IDENTITY_BYTES: usize = 32;
-
-/// A file that a part names, or will be: what tells it from every other file, also from those of other machines.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PartFile {
-    /// The BLAKE3 digest of, without gaps: the machine's `boot_id` `[16]`, or zeros where it is not known; a kind `u8`; and by that (numbers little-endian)
-    /// 0 a file or directory that exists: its file system `u64` and inode `u64`; 1 a device: its number `u64`; 2 a file that does not exist
-    /// yet: file system and inode of its directory, and its name there.
-    pub identity: [u8; FILE_IDENTITY_BYTES],
-    /// Its path on that machine.
-    pub path: PathBuf,
-}
 
 impl PartFile {
     /// The files that `parts` name on the machine that was started at `boot`. Those that cannot be resolved are left out: opening or making
@@ -45,26 +31,6 @@ impl PartFile {
 /// The time since this machine was started, as its kernel names it.
 pub fn boot_of_this_machine() -> Option<Uuid> {
     fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().parse().ok()
-}
-
-/// Where a set names a file.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FilePlace {
-    /// The file, on its machine.
-    pub path: PathBuf,
-    /// The replica, if it is on another machine.
-    pub remote: Option<RemoteSpec>,
-}
-
-impl fmt::Display for FilePlace {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { path, remote } = self;
-        write!(f, "{}", path.display())?;
-        match remote {
-            Some(RemoteSpec { node, set, .. }) => write!(f, " of {} on {node}", set.display()),
-            None => Ok(()),
-        }
-    }
 }
 
 /// What a name resolves to, through all links and directories.
@@ -240,15 +206,6 @@ impl<'f> SeenElsewhere<'f> {
         }
         Ok(())
     }
-}
-
-/// Asks all other machines of a set for the files of their replicas.
-///
-/// Errors: `SameFileElsewhere`; why a replica could not be asked.
-pub(crate) fn check_elsewhere(set: &PoolSet, remotes: &mut dyn RemoteReplicas) -> Result<(), SyncError> {
-    let mut files = FilesElsewhere::default();
-    files.ask(set, &[], remotes).map_err(|(index, source)| SyncError::Replica { index, source })?;
-    files.check_set(set).map_err(of_files)
 }
 
 impl PoolSet {

@@ -28,6 +28,7 @@ mod local_set;
 mod made_at;
 mod misfit;
 mod part;
+mod part_file;
 mod replica;
 mod set;
 mod set_at;
@@ -47,7 +48,7 @@ pub use compare::{Compared, Comparison, ComparisonError, Copied, DIFFERENCES_MAX
 pub use contents::{ContentsState, EMPTY, behind_header, contents_state, log_range, memory_state, state_of};
 pub use data::{DIGEST_BLOCK_LEN_BYTES, WINDOW_LEN_BYTES, Window, data_ranges, windows, zero_digests};
 pub use digest::{DIGEST_BYTES, Digest, Digester, digests_of};
-pub use distinct::{FILE_IDENTITY_BYTES, FilePlace, PartFile, boot_of_this_machine};
+pub use distinct::boot_of_this_machine;
 pub use error::{PoolSetError, UNFINISHED, without_mend};
 pub use feature::{FeatureChange, FeatureError, FeatureOptions, change_feature, features};
 pub use format::{LAYOUT_LEN_BYTES_MAX, NewPool, contents_in_common};
@@ -59,6 +60,7 @@ pub use headerless::{HeaderlessParts, Held, LostPart, foreign_files, headerless_
 pub use local_set::{LocalSet, NewSet};
 pub use misfit::{Misfit, first_misfit, misfits};
 pub use part::PART_LEN_BYTES_MIN;
+pub use part_file::{FILE_IDENTITY_BYTES, FilePlace, PartFile};
 pub use replica::{
     LocalReplica, NATIVE_MAGIC, NewReplica, POOL_LEN_BYTES_MIN, Removal, check_named_whole, check_unlinkable,
     has_contents_behind, open_contents_behind, part_contents, part_header, pool_set_uuid,

@@ -37,7 +37,7 @@ pub(crate) use misplaced::check_order;
 pub(crate) use newer::check_newer;
 pub use newer::opening_count;
 pub use options::SyncOptions;
-use same::{check_not_made, check_uuid};
+pub(crate) use same::{check_elsewhere, check_not_made, check_uuid};
 use sample::Sample;
 
 /// Progress of an operation on all replicas.
@@ -157,7 +157,7 @@ pub(crate) fn sync_found(
     distinct::check_set(set).map_err(of_files)?;
     // A transform has done so.
     if old.is_none() {
-        distinct::check_elsewhere(set, remotes)?;
+        check_elsewhere(set, remotes)?;
     }
     if dry_run {
         for (index, parts) in set.replicas.iter().enumerate().filter_map(|(at, spec)| Some((at, spec.local()?))) {

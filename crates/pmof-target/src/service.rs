@@ -398,7 +398,8 @@ impl Service {
             let shared = Arc::clone(&shared);
             service.spawn("pmof-listener", move || shared.accept_from(&acceptor))?;
         }
-        RootWatch::start(&shared)?;
+        let watched = shared.root_watch.start(Arc::clone(&shared), |shared| &shared.stores.pools);
+        watched.map_err(|source| ServiceError::Thread { source })?;
         service.addresses.iter().for_each(|address| events::listening(address, root));
         Ok(service)
     }

@@ -9,7 +9,6 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 use pmof_mem::causes;
 
-use super::{ServiceError, Shared};
 use crate::{PoolStore, events};
 
 /// How often the root is looked at.
@@ -33,11 +32,14 @@ enum Stage {
 }
 
 impl RootWatch {
-    /// Begins to watch the root of a service.
-    pub(super) fn start(shared: &Arc<Shared>) -> Result<(), ServiceError> {
-        let (watched, mut seen) = (Arc::clone(shared), Seen { is_attached: true, is_writable: true });
-        let started = shared.root_watch.spawn(move || seen.look(&watched.stores.pools));
-        started.map_err(|source| ServiceError::Thread { source })
+    /// Begins to watch the root of the pools that are a part of `of`.
+    pub(super) fn start<T: Send + Sync + 'static>(
+        &self,
+        of: Arc<T>,
+        pools: impl Fn(&T) -> &PoolStore + Send + 'static,
+    ) -> std::io::Result<()> {
+        let mut seen = Seen { is_attached: true, is_writable: true };
+        self.spawn(move || seen.look(pools(&of)))
     }
 
     /// Has a thread look again and again.
