@@ -464,7 +464,7 @@ int rpma_conn_wait(struct rpma_conn *conn, int flags, struct rpma_cq **cq, bool 
  * Disconnects in order; an event reports when this is done. A connection that has ended is not changed. Errors:
  * RPMA_E_INVAL for NULL; RPMA_E_PROVIDER where the device refuses it. Differs: over RDMA 0 if the other side closed
  * first (the original: RPMA_E_PROVIDER), as both sides of a program may; and where messages were sent it takes 10 ms,
- * so that the last one arrives, which the original mostly loses.
+ * in which the last one can arrive, which the original mostly loses.
  */
 int rpma_conn_disconnect(struct rpma_conn *conn);
 

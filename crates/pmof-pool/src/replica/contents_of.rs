@@ -21,6 +21,8 @@ pub(crate) fn contents_behind(
 ) -> Result<Option<Arc<Memory>>, AccessError> {
     match LocalReplica::open(specs, options, OpenFor::Read, declaration) {
         Err(PoolSetError::Header { .. } | PoolSetError::Differs { .. }) => {}
+        // Whoever waits until it is free must not overwrite it without a look.
+        Err(busy @ PoolSetError::Busy { .. }) => return Err(busy.into()),
         _ => return Ok(None),
     }
     let places = places(specs, options)?;

@@ -704,3 +704,15 @@ fn one_file_of_two_machines_is_no_two_replicas() {
     );
     assert!(fs::read(&shared.0.parts[0].path).unwrap() == made, "what was made stays as it is");
 }
+
+/// Sync waits for what is in use for a moment, and then overwrites it: it must have been compared.
+#[test]
+fn a_replica_in_use_is_not_taken_for_one_with_nothing_behind() {
+    let (_directory, set) = filled(SetOptions::default(), &[0, 1]);
+    let parts = set.replicas[0].local().unwrap();
+    let open = LocalReplica::open(parts, set.options, OpenFor::Write, None).unwrap();
+    let error = open_contents_behind(parts, set.options, None).unwrap_err();
+    assert!(matches!(error.downcast_ref(), Some(PoolSetError::Busy { .. })), "{error}");
+    drop(open);
+    assert!(open_contents_behind(parts, set.options, None).unwrap().is_none());
+}
