@@ -62,9 +62,10 @@ pub fn user_of(from: SocketAddr, to: SocketAddr) -> io::Result<u32> {
 /// The user whose socket listens at an address of this machine, if one does and the kernel tells.
 fn listener_at(address: SocketAddr) -> Option<u32> {
     let address = canonical(address);
-    let nobody: IpAddr = if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    let unspecified: IpAddr =
+        if address.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     // No connection comes from port 0, and so the kernel finds who listens.
-    let answer = ask((address, SocketAddr::new(nobody, 0))).ok()?;
+    let answer = ask((address, SocketAddr::new(unspecified, 0))).ok()?;
     (is_about_a_socket(&answer) && answer[STATE_AT] == LISTEN).then(|| user_at(&answer))
 }
 
@@ -232,7 +233,7 @@ impl Trust {
     /// Whether the other end of the socket is believed. It must have said something: only then a process has accepted the connection.
     ///
     /// # Errors
-    /// Of [`NotTrusted`]; `ConnectionAborted` if the other end is already closed and nobody knows whose it was.
+    /// Of [`NotTrusted`]; `ConnectionAborted` if the other end is already closed and its user is not known.
     pub(crate) fn check(self, socket: &Uninherited) -> io::Result<()> {
         let Self::OwnUser { listener } = self else { return Ok(()) };
         let unknown = |error: io::Error| NotTrusted::Unknown(error.to_string());

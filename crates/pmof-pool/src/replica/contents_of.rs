@@ -21,7 +21,7 @@ pub(crate) fn contents_behind(
 ) -> Result<Option<Arc<Memory>>, AccessError> {
     match LocalReplica::open(specs, options, OpenFor::Read, declaration) {
         Err(PoolSetError::Header { .. } | PoolSetError::Differs { .. }) => {}
-        // Whoever waits until it is free must not overwrite it without a look.
+        // A caller that waits until it is free must not overwrite it without a look.
         Err(busy @ PoolSetError::Busy { .. }) => return Err(busy.into()),
         _ => return Ok(None),
     }

@@ -25,6 +25,13 @@ pub(super) fn remove(reach: &Reach, urls: &[Arc<PoolUrl>]) -> bool {
     }
     let mut has_removed = false;
     for (site, url, info) in &found {
+        // Another program may have opened it since it was looked at, for which the others were waited for.
+        let still = |(now, roster): (Box<PoolInfo>, Option<Roster>)| {
+            now.header.replica_uuid == info.header.replica_uuid && is_unfinished(&now, roster.as_ref())
+        };
+        if !hear(site, url).is_ok_and(still) {
+            continue;
+        }
         let remove = Request::Remove { name: url.name.clone(), replica: Some(info.header.replica_uuid) };
         if site.ask(&remove).is_ok() {
             log::info!("{url} was left by a program that died while it made the pool, and is removed");
