@@ -212,6 +212,8 @@ pub(crate) enum Trust {
     AnyUser,
     /// This user's and root's, where both ends are at loopback addresses of this machine.
     OwnUser {
+        /// The address that was connected to: the kernel forgets it with a connection that the other end has reset.
+        to: SocketAddr,
         /// Whose socket listened at the address when the connection had been made, if the kernel told: who has answered and closed the
         /// connection since has no socket that could be asked about.
         listener: Option<u32>,
@@ -219,15 +221,15 @@ pub(crate) enum Trust {
 }
 
 impl Trust {
-    /// For a connection that was just begun.
-    pub(crate) fn new(trust_host: bool, socket: &Uninherited) -> Self {
+    /// For a connection to that address that was just begun.
+    pub(crate) fn new(trust_host: bool, socket: &Uninherited, to: SocketAddr) -> Self {
         if trust_host {
             return Self::AnyUser;
         }
         // On loopback the connection stands when `connect` returns; where it does not, someone else might listen before it does.
         let peer = getpeername(socket).ok().flatten().and_then(|peer| SocketAddr::try_from(peer).ok());
         let on_loopback = peer.filter(|peer| peer.ip().to_canonical().is_loopback());
-        Self::OwnUser { listener: on_loopback.and_then(listener_at) }
+        Self::OwnUser { to: peer.unwrap_or(to), listener: on_loopback.and_then(listener_at) }
     }
 
     /// Whether the other end of the socket is believed. It must have said something: only then a process has accepted the connection.
@@ -235,13 +237,11 @@ impl Trust {
     /// # Errors
     /// Of [`NotTrusted`]; `ConnectionAborted` if the other end is already closed and its user is not known.
     pub(crate) fn check(self, socket: &Uninherited) -> io::Result<()> {
-        let Self::OwnUser { listener } = self else { return Ok(()) };
+        let Self::OwnUser { to, listener } = self else { return Ok(()) };
         let unknown = |error: io::Error| NotTrusted::Unknown(error.to_string());
         let own = getsockname(socket).map_err(|errno| unknown(errno.into()))?;
         let Ok(own) = SocketAddr::try_from(own) else { return Ok(()) };
-        let peer = getpeername(socket).map_err(|errno| unknown(errno.into()))?;
-        let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
-        let peer = peer.ok_or_else(|| unknown(io::ErrorKind::NotConnected.into()))?;
+        let peer = getpeername(socket).ok().flatten().and_then(|peer| SocketAddr::try_from(peer).ok()).unwrap_or(to);
         if ![own, peer].iter().any(|end| end.ip().to_canonical().is_loopback()) {
             return Ok(());
         }
@@ -279,7 +279,12 @@ pub(crate) fn check_user(user: u32) -> Result<(), NotTrusted> {
 
 #[cfg(test)]
 mod tests {
-    use std::net::{TcpListener, TcpStream};
+    use std::{
+        io::Write,
+        net::{TcpListener, TcpStream},
+    };
+
+    use rustix::io::Errno;
 
     use super::*;
 
@@ -340,18 +345,39 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let at = listener.local_addr().unwrap();
         let client = Uninherited::open(|| TcpStream::connect(at).map(Into::into)).unwrap();
-        let trust = Trust::new(false, &client);
-        assert!(matches!(trust, Trust::OwnUser { listener: Some(user) } if user == own_user()), "{trust:?}");
+        let trust = Trust::new(false, &client, at);
+        assert!(matches!(trust, Trust::OwnUser { listener: Some(user), .. } if user == own_user()), "{trust:?}");
         drop(listener.accept().unwrap());
         drop(listener);
         trust.check(&client).unwrap();
-        let foreign = Trust::OwnUser { listener: Some(own_user() + 1) };
+        let foreign = Trust::OwnUser { to: at, listener: Some(own_user() + 1) };
         let error = foreign.check(&client).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
-        let error = Trust::OwnUser { listener: None }.check(&client).unwrap_err();
+        let error = Trust::OwnUser { to: at, listener: None }.check(&client).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted, "{error}");
         Trust::AnyUser.check(&client).unwrap();
         assert_eq!(listener_at(at), None);
+    }
+
+    /// One that closes with something unread resets the connection, and what it had said is there still.
+    #[test]
+    fn the_other_end_of_a_reset_connection_is_the_listeners() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let at = listener.local_addr().unwrap();
+        let client = Uninherited::open(|| TcpStream::connect(at).map(Into::into)).unwrap();
+        let trust = Trust::new(false, &client, at);
+        send(&client, b"unread", SendFlags::empty()).unwrap();
+        let (mut accepted, _) = listener.accept().unwrap();
+        accepted.write_all(b"said").unwrap();
+        accepted.peek(&mut [0]).unwrap();
+        drop(accepted);
+        assert_eq!(getpeername(&client).unwrap_err(), Errno::NOTCONN);
+        trust.check(&client).unwrap();
+        let mut said = [0; 4];
+        recv(&client, &mut said, RecvFlags::empty()).unwrap();
+        assert_eq!(&said, b"said");
+        let error = Trust::OwnUser { to: at, listener: Some(own_user() + 1) }.check(&client).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
     }
 
     /// The kernel finds a listener where no connection is.

@@ -96,7 +96,7 @@ impl FabricWire {
         trust_host: bool,
     ) -> io::Result<Self> {
         let socket = rendezvous::connecting(to, None)?;
-        let trust = Trust::new(trust_host, &socket);
+        let trust = Trust::new(trust_host, &socket, to);
         Ok(Self { trust, ..Self::new(opened, socket, true, loss_timeout)? })
     }
 

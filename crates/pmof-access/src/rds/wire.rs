@@ -71,7 +71,7 @@ impl RdsWire {
         trust_host: bool,
     ) -> io::Result<Self> {
         let socket = rendezvous::connecting(to, source)?;
-        let trust = Trust::new(trust_host, &socket);
+        let trust = Trust::new(trust_host, &socket, to);
         Ok(Self { trust, ..Self::new(socket, true, loss_timeout)? })
     }
 

@@ -57,7 +57,7 @@ impl TcpWire {
             Ok(()) | Err(Errno::INPROGRESS) => {}
             Err(errno) => return Err(errno),
         }
-        let trust = Trust::new(trust_host, &socket);
+        let trust = Trust::new(trust_host, &socket, address);
         Ok(Self { trust, ..Self::new(socket, true, loss_timeout)? })
     }
 
