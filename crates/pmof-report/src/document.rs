@@ -179,6 +179,14 @@ impl Document {
         (done, self.cells.len() - done)
     }
 
+    /// Why the first of the cells that were skipped was.
+    pub(crate) fn why_skipped(&self) -> Option<&str> {
+        self.cells.iter().find_map(|cell| match &cell.outcome {
+            Outcome::Skipped(why) => Some(why.as_str()),
+            Outcome::Result(_) => None,
+        })
+    }
+
     /// The text of the file.
     ///
     /// # Errors

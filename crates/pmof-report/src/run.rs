@@ -26,8 +26,8 @@ use crate::{
 /// Media that cells lie on, and where `pmof bench` makes their directories.
 const MEDIA: [(&str, &str); 3] = [("tmpfs", "/dev/shm"), ("kept", "/dev/shm"), ("file", "/var/tmp")];
 
-/// A trial is over in a moment, or not at all.
-const TRIAL_LIMIT: Duration = Duration::from_secs(30);
+/// A trial is over in a moment, or not at all; in an emulated machine on a busy one it takes half a minute.
+const TRIAL_LIMIT: Duration = Duration::from_secs(120);
 
 /// What a cell may take beyond its estimate, and how many times that: targets under load answer slowly.
 const CELL_SLACK: Duration = Duration::from_secs(60);
@@ -130,7 +130,11 @@ pub(crate) fn run(args: &MeasureArgs) -> Result<()> {
     journal.remove()?;
     let (measured, skipped) = document.counts();
     if measured == 0 {
-        bail!("nothing was measured: each of the {skipped} cells was skipped, and {} says why", files.html.display());
+        let why = document.why_skipped().unwrap_or_default();
+        bail!(
+            "nothing was measured: each of the {skipped} cells was skipped, the first since {why}; {} has them all",
+            files.html.display()
+        );
     }
     if args.json {
         let [html, csv, json] = [&files.html, &files.csv, &files.json].map(|path| path.display().to_string());
