@@ -102,7 +102,7 @@ pub use limits::{
     PROOF_BYTES, ROSTER_PART_BYTES,
 };
 pub use reply::Reply;
-pub use request::Request;
+pub use request::{MeantReplica, Request};
 pub use roster_part::RosterPart;
 
 mod claim;

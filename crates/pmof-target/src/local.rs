@@ -194,7 +194,7 @@ mod tests {
             if !state.is_open && state.epoch == epoch && state.mark == 5));
         assert_eq!(elsewhere.answer(digest), Reply::Digests { digests });
         assert_eq!(elsewhere.answer(Request::Close { in_order: false }), Reply::Closed);
-        assert_eq!(elsewhere.answer(Request::Remove { name: name(), replica: None }), Reply::Removed);
+        assert_eq!(elsewhere.answer(Request::Remove { name: name(), meant: None }), Reply::Removed);
         assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 0);
     }
 

@@ -47,10 +47,8 @@ pub(crate) fn close(pools: &PoolStore, mut pool: OpenPool, holder: String) -> Re
 /// Answers what is asked of pools that need not be open: `Remove`, `Discard`, `Info` and `List`.
 pub(crate) fn about_store(pools: &PoolStore, request: Request) -> Result<Reply, Refused> {
     Ok(match request {
-        Request::Remove { name, replica: None } => pools.remove(&name).map(|()| Reply::Removed)?,
-        Request::Remove { name, replica: Some(replica) } => {
-            pools.remove_replica(&name, replica).map(|()| Reply::Removed)?
-        }
+        Request::Remove { name, meant: None } => pools.remove(&name).map(|()| Reply::Removed)?,
+        Request::Remove { name, meant: Some(meant) } => pools.remove_replica(&name, meant).map(|()| Reply::Removed)?,
         Request::Discard { name } => pools.discard(&name).map(|()| Reply::Removed)?,
         Request::Info { name } => Reply::Info(Box::new(pools.info(&name)?)),
         // No more are looked at than a message holds.

@@ -14,8 +14,8 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 use pmof_control::{
-    DATA_OFFSET, Epoch, HEADER_BYTES, Header, HeaderError, MAX_SIZE_BYTES, NewPool, OpenFor, PoolFormat, PoolInfo,
-    PoolName, PoolState, REPLICAS_MAX, file_len_bytes,
+    DATA_OFFSET, Epoch, HEADER_BYTES, Header, HeaderError, MAX_SIZE_BYTES, MeantReplica, NewPool, OpenFor, PoolFormat,
+    PoolInfo, PoolName, PoolState, REPLICAS_MAX, file_len_bytes,
 };
 use pmof_mem::{Durability, HandOut, Medium, MemError, Memory};
 use uuid::Uuid;
@@ -330,9 +330,10 @@ impl PoolStore {
         })
     }
 
-    /// The same of one replica only: whoever made it may be late, and another have made one anew under its name since.
-    pub fn remove_replica(&self, name: &PoolName, replica: Uuid) -> Result<(), StoreError> {
-        self.remove_if(name, Some(replica), |_| false)
+    /// The same of one replica only, as it was last seen: the program that looked at it may be late, and another one have made a replica under its name, or written
+    /// to this one, since.
+    pub fn remove_replica(&self, name: &PoolName, meant: MeantReplica) -> Result<(), StoreError> {
+        self.remove_if(name, Some(meant), |_| false)
     }
 
     /// The same also of a pool whose header or state is damaged, so that it cannot be known whose it is, or whose length is wrong. What is not known to be a pool
@@ -348,17 +349,17 @@ impl PoolStore {
     fn remove_if(
         &self,
         name: &PoolName,
-        replica: Option<Uuid>,
+        meant: Option<MeantReplica>,
         matters_not: fn(&StoreError) -> bool,
     ) -> Result<(), StoreError> {
         if let Some(device) = self.device(name) {
-            return self.remove_on(device, replica, matters_not);
+            return self.remove_on(device, meant, matters_not);
         }
         self.root.check_attached()?;
         let writers = self.writers();
         let entry = self.root.entry(name)?;
         match self.check_whole(name, &entry) {
-            Ok(header) => check_replica(name, &header, replica)?,
+            Ok(header) => check_replica(name, &header, meant)?,
             Err(error) if !matters_not(&error) => return Err(error),
             Err(_) => {}
         }
@@ -366,8 +367,17 @@ impl PoolStore {
             return Err(StoreError::Busy { name: name.clone(), holder: writer.holder.clone() });
         }
         self.lock_named(name, entry.file.as_fd(), entry.identity)?;
+        if let Some(epoch) = meant.and_then(|meant| meant.epoch) {
+            self.check_epoch(name, &self.map(name, &entry, OpenFor::Read)?, epoch)?;
+        }
         self.root.unlink(name.as_str())?;
         self.root.sync()
+    }
+
+    /// Whether the replica is at the epoch at which it was last seen: it is locked, and so it stays there.
+    fn check_epoch(&self, name: &PoolName, memory: &Memory, epoch: Uuid) -> Result<(), StoreError> {
+        let (_, state, _) = self.read_head(name, memory)?;
+        if state.epoch.id == epoch { Ok(()) } else { Err(StoreError::OpenedSince { name: name.clone() }) }
     }
 
     /// Whether the header, the length and the state of a pool are those of one. What cannot be mapped is not known to be damaged.
@@ -728,8 +738,8 @@ impl Writer {
 }
 
 /// Whether the replica is the one that was meant, if any was.
-fn check_replica(name: &PoolName, header: &Header, meant: Option<Uuid>) -> Result<(), StoreError> {
-    match meant.filter(|meant| *meant != header.replica_uuid) {
+fn check_replica(name: &PoolName, header: &Header, meant: Option<MeantReplica>) -> Result<(), StoreError> {
+    match meant.map(|meant| meant.uuid).filter(|meant| *meant != header.replica_uuid) {
         Some(meant) => Err(StoreError::OtherReplica { name: name.clone(), found: header.replica_uuid, meant }),
         None => Ok(()),
     }

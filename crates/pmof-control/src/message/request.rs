@@ -12,6 +12,22 @@ use super::{
 };
 use crate::{Epoch, NewPool, OpenFor, PoolName, SetName, WriterStatus};
 
+/// The replica that a removal is meant for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MeantReplica {
+    /// Its identity.
+    pub uuid: Uuid,
+    /// The epoch that it was last seen at: where it is given, a replica that was opened for writing since is left alone.
+    pub epoch: Option<Uuid>,
+}
+
+impl MeantReplica {
+    /// The replica of this identity, at whatever epoch.
+    pub fn at_any_epoch(uuid: Uuid) -> Self {
+        Self { uuid, epoch: None }
+    }
+}
+
 /// What an initiator asks of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
@@ -59,8 +75,8 @@ pub enum Request {
     Remove {
         /// Its name.
         name: PoolName,
-        /// The replica that it has to be, where it matters: another writer may have made one anew there since.
-        replica: Option<Uuid>,
+        /// What it has to be, where it matters: another writer may have made one anew there since, or written to it.
+        meant: Option<MeantReplica>,
     },
     /// Describe a pool.
     Info {
@@ -291,8 +307,11 @@ impl Request {
             }
             Self::Close { in_order } => frame.byte(u8::from(*in_order)),
             Self::KeepSet | Self::Boot | Self::Domain | Self::Status => {}
-            Self::Remove { name, replica } => {
-                frame.bytes(replica.unwrap_or_default().as_bytes());
+            Self::Remove { name, meant } => {
+                let epoch = meant.and_then(|meant| meant.epoch);
+                for uuid in [meant.map(|meant| meant.uuid), epoch] {
+                    frame.bytes(uuid.unwrap_or_default().as_bytes());
+                }
                 frame.text(name.as_str());
             }
             Self::Discard { name } | Self::Info { name } | Self::WriterStatus { name } => {
@@ -433,8 +452,8 @@ impl Request {
             }
             3 => Self::Close { in_order: body.flag()? },
             4 => {
-                let replica = Some(body.uuid()?).filter(|uuid| !uuid.is_nil());
-                Self::Remove { name: body.name()?, replica }
+                let [uuid, epoch] = [body.uuid()?, body.uuid()?].map(|uuid| Some(uuid).filter(|uuid| !uuid.is_nil()));
+                Self::Remove { name: body.name()?, meant: uuid.map(|uuid| MeantReplica { uuid, epoch }) }
             }
             5 => Self::Info { name: body.name()? },
             6 => Self::List { after: body.optional_name()? },

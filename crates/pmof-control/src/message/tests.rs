@@ -96,8 +96,12 @@ fn requests() -> Vec<Request> {
         Request::Begin { opening: 9, epoch: epoch(10), ancestors: sample_state().ancestors },
         Request::Confirm { epoch: Uuid::from_u128(10) },
         Request::Mark { mark: 11 },
-        Request::Remove { name: name("größe"), replica: None },
-        Request::Remove { name: name("größe"), replica: Some(Uuid::from_bytes([7; 16])) },
+        Request::Remove { name: name("größe"), meant: None },
+        Request::Remove { name: name("größe"), meant: Some(MeantReplica::at_any_epoch(Uuid::from_u128(7))) },
+        Request::Remove {
+            name: name("größe"),
+            meant: Some(MeantReplica { uuid: Uuid::from_u128(7), epoch: Some(Uuid::from_u128(8)) }),
+        },
         Request::Info { name: name(&"n".repeat(255)) },
         Request::List { after: None },
         Request::List { after: Some(name("orders")) },
@@ -319,7 +323,7 @@ fn every_message_comes_back() {
 
 #[test]
 fn the_golden_status_is_read_and_written() {
-    let golden = include_bytes!("../../tests/golden/target_status_v3.bin");
+    let golden = include_bytes!("../../tests/golden/target_status_v4.bin");
     let reply = Reply::Status(Box::new(sample_status()));
     assert_eq!(reply.encode(77).unwrap(), golden);
     assert_eq!(Reply::decode(golden), Ok((77, reply)));
@@ -343,7 +347,7 @@ fn words_of_intent_lie_inside_of_the_map() {
 }
 
 #[test]
-fn the_bytes_of_version_3_stay_as_they_are() {
+fn the_bytes_of_version_4_stay_as_they_are() {
     let open = Request::Open {
         name: name("ab"),
         access: OpenFor::Write,
@@ -351,7 +355,7 @@ fn the_bytes_of_version_3_stay_as_they_are() {
         may_be_older: false,
     };
     let bytes = open.encode(0x0403_0201).expect("fits");
-    assert_eq!(bytes[..18], *b"\x03\0\x02\0\x01\x02\x03\x04\x06\0\0\0\x03\x02\x02\0ab");
+    assert_eq!(bytes[..18], *b"\x04\0\x02\0\x01\x02\x03\x04\x06\0\0\0\x03\x02\x02\0ab");
     assert_eq!(bytes[18..], crc32c::crc32c(&bytes[..18]).to_le_bytes());
 
     let older =
@@ -398,6 +402,12 @@ fn the_bytes_of_version_3_stay_as_they_are() {
         (&[0x95, 0][..], &b"\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x01\x02"[..])
     );
 
+    let meant = MeantReplica { uuid: Uuid::from_u128(258), epoch: Some(Uuid::from_u128(2)) };
+    let bytes = Request::Remove { name: name("ab"), meant: Some(meant) }.encode(1).expect("fits");
+    assert_eq!(
+        (&bytes[2..4], &bytes[12..44]),
+        (&[4, 0][..], &[[0; 14].as_slice(), &[1, 2], &[0; 15], &[2]].concat()[..])
+    );
     let clear = Request::ClearIntent { level: Durability::PowerFailure, first: 258, words: vec![3, 4] };
     let bytes = clear.encode(1).expect("fits");
     assert_eq!(
@@ -471,9 +481,9 @@ fn frames_are_checked() {
     longer.push(0);
     assert_eq!(Request::decode(&longer), Err(ControlError::LengthMismatch { stated_bytes: 0, found_bytes: 1 }));
     let mut newer = Request::KeepSet.encode(5).expect("fits");
-    newer[0] = 4;
+    newer[0] = 5;
     let error = Request::decode(&reseal(newer)).expect_err("another version");
-    assert_eq!(error, ControlError::UnsupportedVersion { request_id: 5, found: 4 });
+    assert_eq!(error, ControlError::UnsupportedVersion { request_id: 5, found: 5 });
     assert_eq!(error.request_id(), Some(5));
 }
 
@@ -627,9 +637,9 @@ fn any_request() -> impl Strategy<Value = Request> {
         }),
         any::<u128>().prop_map(|epoch| Request::Confirm { epoch: Uuid::from_u128(epoch) }),
         any::<u64>().prop_map(|mark| Request::Mark { mark }),
-        (any_name(), any::<u128>()).prop_map(|(name, replica)| {
-            let replica = Some(Uuid::from_u128(replica)).filter(|uuid| !uuid.is_nil());
-            Request::Remove { name, replica }
+        (any_name(), any::<[u128; 2]>()).prop_map(|(name, uuids)| {
+            let [uuid, epoch] = uuids.map(|uuid| Some(Uuid::from_u128(uuid)).filter(|uuid| !uuid.is_nil()));
+            Request::Remove { name, meant: uuid.map(|uuid| MeantReplica { uuid, epoch }) }
         }),
         any_name().prop_map(|name| Request::Info { name }),
         proptest::option::of(any_name()).prop_map(|after| Request::List { after }),

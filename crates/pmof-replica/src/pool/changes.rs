@@ -6,8 +6,8 @@ use std::{sync::Arc, time::Duration};
 
 use parking_lot::MutexGuard;
 use pmof_control::{
-    Forced, NewPool, OpenFor, PoolInfo, PoolRefusal, PoolState, Reply, Request, Role, Roster, RosterMember,
-    WITNESS_BYTES,
+    Forced, MeantReplica, NewPool, OpenFor, PoolInfo, PoolRefusal, PoolState, Reply, Request, Role, Roster,
+    RosterMember, WITNESS_BYTES,
 };
 use uuid::Uuid;
 
@@ -218,6 +218,13 @@ struct Made {
     of_roster: RosterMember,
 }
 
+impl Made {
+    /// For its removal. It knows that it is behind, and so nobody writes to it alone.
+    fn meant(&self) -> MeantReplica {
+        MeantReplica::at_any_epoch(self.of_roster.replica_uuid)
+    }
+}
+
 impl Changer<'_> {
     /// The members, which all targets that are connected can keep. One that is too slow is not waited for.
     fn roster(&self) -> Result<Roster, ChangeError> {
@@ -252,17 +259,16 @@ impl Changer<'_> {
         }
         let made = self.make(&roster, url, role)?;
         if let Err(error) = roster.adding(made.of_roster.clone(), Uuid::new_v4()).check() {
-            undo_creation(url, made.of_roster.replica_uuid, &made.site);
+            undo_creation(url, made.meant(), &made.site);
             return Err(error.into());
         }
-        let position =
-            self.admit(&made).inspect_err(|_| undo_creation(url, made.of_roster.replica_uuid, &made.site))?;
+        let position = self.admit(&made).inspect_err(|_| undo_creation(url, made.meant(), &made.site))?;
         let index = made.of_roster.index;
         // It knows that it is behind before it is a member: what it was made with would pass for another line of the pool.
         if !self.epochs.introduce(position, (index, None, Some(&made.state)), &made.member) {
             let lost = made.member.standing().failure().map(Arc::clone);
             let source = lost.unwrap_or_else(|| Arc::new(ReplicaError::Behind));
-            undo_creation(url, made.of_roster.replica_uuid, &made.site);
+            undo_creation(url, made.meant(), &made.site);
             self.give_up(position, index);
             return Err(ChangeError::NotMade { replica: place(url), source });
         }
@@ -274,7 +280,7 @@ impl Changer<'_> {
         let url = &made.url;
         let changed = self.epochs.change(&Planned::Add(made.of_roster.clone()));
         if matches!(changed, Changed::TooFew | Changed::Disturbed | Changed::Ended) {
-            undo_creation(url, made.of_roster.replica_uuid, &made.site);
+            undo_creation(url, made.meant(), &made.site);
             self.give_up(position, made.of_roster.index);
         } else {
             made.member.standing().is_made_a_member();
@@ -340,7 +346,7 @@ impl Changer<'_> {
             reply => reply,
         };
         let made_uuid = opened_uuid(&reply);
-        let undo = || made_uuid.iter().for_each(|replica| undo_creation(url, *replica, &site));
+        let undo = || made_uuid.iter().for_each(|uuid| undo_creation(url, MeantReplica::at_any_epoch(*uuid), &site));
         let checked = check_opened(
             reply.map_err(not_made)?,
             &site,
@@ -406,7 +412,8 @@ impl Changer<'_> {
             self.shared.hold()?.fence(UNKNOWN_SUCCESSOR);
             return Err(not_made(ReplicaError::Fenced { successor: UNKNOWN_SUCCESSOR.to_owned() }));
         }
-        site.ask(&Request::Remove { name, replica: Some(header.replica_uuid) }).map(drop).map_err(not_made)
+        let meant = MeantReplica { uuid: header.replica_uuid, epoch: Some(info.state.epoch.id) };
+        site.ask(&Request::Remove { name, meant: Some(meant) }).map(drop).map_err(not_made)
     }
 
     /// Gives a new replica its place, in which it is no member yet. Nobody brings it in before it is one.

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use pmof_control::{OpenFor, Request};
+use pmof_control::{MeantReplica, OpenFor, Request};
 use pmof_pool::LocalSet;
+use uuid::Uuid;
 
 use super::Open;
 use crate::{
@@ -72,8 +73,9 @@ impl Open {
             }
         }
         if done.is_err() && self.is_unpublished {
+            let epoch = self.epochs.as_ref().and_then(|epochs| epochs.lock().view().epoch());
             for member in closed {
-                take_back(&**member);
+                take_back(&**member, epoch);
             }
         }
         let local = self.local.lock().take().map_or(Ok(()), LocalSet::close);
@@ -81,11 +83,11 @@ impl Open {
     }
 }
 
-/// Removes a replica again that was closed and has its name, while others have not.
-fn take_back(member: &dyn Member) {
+/// Removes a replica again that was closed and has its name, while others have not; not one that another program has opened since.
+fn take_back(member: &dyn Member, epoch: Option<Uuid>) {
     if let (Some(control), ReplicaPlace::Pool(url)) = (member.control(), &*member.standing().place) {
         // What cannot be undone stays with the target; the first failure is reported.
-        let replica = member.standing().replica_uuid();
-        let _ = control.ask(&Request::Remove { name: url.name.clone(), replica });
+        let meant = member.standing().replica_uuid().map(|uuid| MeantReplica { uuid, epoch });
+        let _ = control.ask(&Request::Remove { name: url.name.clone(), meant });
     }
 }

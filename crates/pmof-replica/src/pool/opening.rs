@@ -6,7 +6,9 @@ use std::{
 };
 
 use pmof_access::Durability;
-use pmof_control::{Claim, FailureDomain, NewPool, OpenFor, PoolState, Reply, Request, Roster, USER_FLAGS_BYTES};
+use pmof_control::{
+    Claim, FailureDomain, MeantReplica, NewPool, OpenFor, PoolState, Reply, Request, Roster, USER_FLAGS_BYTES,
+};
 use pmof_pool::Comparison;
 use uuid::Uuid;
 
@@ -464,7 +466,7 @@ impl Format for Opening {
         for (position, site, replica) in opened.chain(failed_open) {
             // What has no name yet goes with its connection.
             if new.new == New::Published {
-                undo_creation(&self.urls[position], replica, &site);
+                undo_creation(&self.urls[position], MeantReplica { uuid: replica, epoch: Some(epoch) }, &site);
             }
         }
         match failed.into_iter().next() {
@@ -602,10 +604,10 @@ pub(super) fn opened_uuid(reply: &Result<Reply, ReplicaError>) -> Option<Uuid> {
     }
 }
 
-/// Removes a replica whose pool was not made. By its identity: as soon as it is closed another writer may make one in its place.
-pub(super) fn undo_creation(url: &PoolUrl, replica: Uuid, site: &Site) {
+/// Removes a replica whose pool was not made, if it is still that one: as soon as it is closed another writer may make one in its place, or open it.
+pub(super) fn undo_creation(url: &PoolUrl, meant: MeantReplica, site: &Site) {
     release(site);
-    let _ = site.ask(&Request::Remove { name: url.name.clone(), replica: Some(replica) });
+    let _ = site.ask(&Request::Remove { name: url.name.clone(), meant: Some(meant) });
 }
 
 pub(super) fn failed(url: &Arc<PoolUrl>, error: ReplicaError) -> PoolError {

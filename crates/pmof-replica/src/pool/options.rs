@@ -506,7 +506,7 @@ impl PoolOptions {
     /// Removes the pool from every replica, with all its bytes. Stops at the first replica that refuses.
     pub fn remove(&self) -> Result<(), PoolError> {
         self.ask_each(
-            |url| Request::Remove { name: url.name.clone(), replica: None },
+            |url| Request::Remove { name: url.name.clone(), meant: None },
             |reply| matches!(reply, Reply::Removed).then_some(()),
         )?;
         Ok(())

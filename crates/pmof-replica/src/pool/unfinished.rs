@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pmof_control::{PoolInfo, Request, Roster};
+use pmof_control::{MeantReplica, PoolInfo, Request, Roster};
 
 use super::rosters::hear;
 use crate::{PoolUrl, reach::Reach};
@@ -25,14 +25,9 @@ pub(super) fn remove(reach: &Reach, urls: &[Arc<PoolUrl>]) -> bool {
     }
     let mut has_removed = false;
     for (site, url, info) in &found {
-        // Another program may have opened it since it was looked at, for which the others were waited for.
-        let still = |(now, roster): (Box<PoolInfo>, Option<Roster>)| {
-            now.header.replica_uuid == info.header.replica_uuid && is_unfinished(&now, roster.as_ref())
-        };
-        if !hear(site, url).is_ok_and(still) {
-            continue;
-        }
-        let remove = Request::Remove { name: url.name.clone(), replica: Some(info.header.replica_uuid) };
+        // Another program may have opened it since it was looked at, and is the pool's only one now.
+        let meant = MeantReplica { uuid: info.header.replica_uuid, epoch: Some(info.state.epoch.id) };
+        let remove = Request::Remove { name: url.name.clone(), meant: Some(meant) };
         if site.ask(&remove).is_ok() {
             log::info!("{url} was left by a program that died while it made the pool, and is removed");
             has_removed = true;

@@ -4,8 +4,8 @@ use std::{
     io::{Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
     sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::Duration,
@@ -26,6 +26,8 @@ pub(crate) struct Relay {
     pub(crate) url: String,
     late_ms: Arc<AtomicU64>,
     connections: Arc<AtomicU64>,
+    /// What the first chunk that holds it does not pass with, and whether one has come.
+    held: Arc<(Mutex<Option<Vec<u8>>>, AtomicBool)>,
 }
 
 impl Relay {
@@ -34,7 +36,9 @@ impl Relay {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("tcp://{}/orders", listener.local_addr().unwrap());
         let (late_ms, connections) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)));
-        let relay = Self { url, late_ms: Arc::clone(&late_ms), connections: Arc::clone(&connections) };
+        let held = Arc::default();
+        let relay =
+            Self { url, late_ms: Arc::clone(&late_ms), connections: Arc::clone(&connections), held: Arc::clone(&held) };
         thread::spawn(move || {
             for near in listener.incoming() {
                 connections.fetch_add(1, Ordering::Relaxed);
@@ -43,10 +47,10 @@ impl Relay {
                     stream.set_nodelay(true).unwrap();
                 }
                 let (from, to) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+                let (late, held) = (Arc::clone(&late_ms), Arc::clone(&held));
+                thread::spawn(move || pass(from, to, &late, Some(&held)));
                 let late = Arc::clone(&late_ms);
-                thread::spawn(move || pass(from, to, &late));
-                let late = Arc::clone(&late_ms);
-                thread::spawn(move || pass(far, near, &late));
+                thread::spawn(move || pass(far, near, &late, None));
             }
         });
         relay
@@ -54,6 +58,23 @@ impl Relay {
 
     pub(crate) fn set_late(&self, late_ms: u64) {
         self.late_ms.store(late_ms, Ordering::Relaxed);
+    }
+
+    /// Holds back what is sent to the target from where these bytes are.
+    pub(crate) fn hold(&self, bytes: &[u8]) {
+        *self.held.0.lock().unwrap() = Some(bytes.to_vec());
+    }
+
+    /// Waits until there was something to hold back.
+    pub(crate) fn wait_held(&self) {
+        while !self.held.1.load(Ordering::Relaxed) {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Passes it on.
+    pub(crate) fn release(&self) {
+        *self.held.0.lock().unwrap() = None;
     }
 
     /// Nothing comes through any more.
@@ -66,7 +87,12 @@ impl Relay {
     }
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, late_ms: &AtomicU64) {
+fn pass(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    late_ms: &AtomicU64,
+    held: Option<&(Mutex<Option<Vec<u8>>>, AtomicBool)>,
+) {
     let mut bytes = vec![0; 1 << 20];
     loop {
         let len_bytes = match from.read(&mut bytes) {
@@ -77,6 +103,14 @@ fn pass(mut from: TcpStream, mut to: TcpStream, late_ms: &AtomicU64) {
             thread::sleep(Duration::from_millis(1));
         }
         thread::sleep(Duration::from_millis(late_ms.load(Ordering::Relaxed)));
+        while let Some((sought, has_come)) = held {
+            let sought = sought.lock().unwrap().clone();
+            if !sought.is_some_and(|sought| bytes[..len_bytes].windows(sought.len()).any(|window| window == sought)) {
+                break;
+            }
+            has_come.store(true, Ordering::Relaxed);
+            thread::sleep(Duration::from_millis(1));
+        }
         if to.write_all(&bytes[..len_bytes]).is_err() {
             break;
         }

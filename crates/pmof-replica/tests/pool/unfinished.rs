@@ -7,6 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use pmof_control::{HEADER_BYTES, Header};
+
 use crate::{
     slow::Relay,
     support::{LONG, Target, options, read, urls, wait_in_sync},
@@ -87,6 +89,31 @@ fn unmake(target: &Target, name: &str) {
     use std::os::unix::fs::FileExt as _;
     let file = std::fs::File::options().write(true).open(target.root.path().join(name)).unwrap();
     file.write_all_at(&vec![0; pmof_control::ROSTER_BYTES], pmof_control::ROSTER_OFFSET).unwrap();
+}
+
+/// A program that was to make the pool is late, and what it saw half made is the only replica of another one then.
+#[test]
+fn what_was_written_meanwhile_is_not_removed() {
+    let two: [Target; 2] = std::array::from_fn(|_| Target::start());
+    options(urls(&two)).create(POOL_BYTES).unwrap();
+    unmake(&two[0], "orders");
+    std::fs::remove_file(two[1].root.path().join("orders")).unwrap();
+    let head = std::fs::read(two[0].root.path().join("orders")).unwrap();
+    let header = Header::decode(head.first_chunk::<HEADER_BYTES>().unwrap()).unwrap();
+    let relay = Relay::before(&two[0]);
+    // Only to remove it is it named.
+    relay.hold(header.replica_uuid.as_bytes());
+    let of_both = options([relay.url.clone(), two[1].url("orders")]);
+    let late = thread::spawn(move || of_both.open_or_create(POOL_BYTES).map(drop));
+    relay.wait_held();
+    let pool = options([two[0].url("orders")]).min_replicas(1).open().unwrap();
+    pool.persist(0, b"written meanwhile").unwrap();
+    drop(pool);
+    relay.release();
+    // It may open the pool as it is now, whose only replica that is.
+    let _ = late.join().unwrap();
+    let pool = options([two[0].url("orders")]).min_replicas(1).open().unwrap();
+    assert_eq!(read(&pool, 0, 17), b"written meanwhile");
 }
 
 /// The control: what may have been acknowledged is never removed.

@@ -16,9 +16,8 @@ use std::{
     sync::Arc,
 };
 
-use pmof_control::{HEADER_BYTES, Header, HeaderError, NewPool, OpenFor, PoolInfo, PoolName, PoolState};
+use pmof_control::{HEADER_BYTES, Header, HeaderError, MeantReplica, NewPool, OpenFor, PoolInfo, PoolName, PoolState};
 use pmof_mem::{Declaration, Durability, HandOut, Medium, MemError, Memory};
-use uuid::Uuid;
 
 use super::{
     OpenPool, PoolStore, StoreError, Unpublished, Writer, check_level, check_replica,
@@ -271,7 +270,7 @@ impl PoolStore {
     pub(super) fn remove_on(
         &self,
         device: &Device,
-        replica: Option<Uuid>,
+        meant: Option<MeantReplica>,
         matters_not: fn(&StoreError) -> bool,
     ) -> Result<(), StoreError> {
         let writers = self.writers();
@@ -281,7 +280,12 @@ impl PoolStore {
         let memory = device.map(OpenFor::Write)?;
         device.lock(&memory)?;
         match device.holds(&memory)? {
-            Holds::Pool(header) => check_replica(&device.name, &header, replica)?,
+            Holds::Pool(header) => {
+                check_replica(&device.name, &header, meant)?;
+                if let Some(epoch) = meant.and_then(|meant| meant.epoch) {
+                    self.check_epoch(&device.name, &memory, epoch)?;
+                }
+            }
             Holds::Nothing => return Err(device.not_found()),
             Holds::Unusable(error) => {
                 let error = device.unusable(error);

@@ -60,6 +60,12 @@ pub enum StoreError {
         /// The replica meant.
         meant: Uuid,
     },
+    /// Another program has opened the replica for writing since it was looked at.
+    #[error("pool {name} was opened for writing since it was looked at; it was not touched")]
+    OpenedSince {
+        /// Its name.
+        name: PoolName,
+    },
     /// There is a pool or another file of this name already.
     #[error("{name} exists already in {}; open it, remove it, or choose another name", root.display())]
     AlreadyExists {
@@ -280,6 +286,7 @@ impl StoreError {
             Self::Roster { .. } => 24,
             Self::OtherReplica { .. } => 25,
             Self::Detached { .. } => 26,
+            Self::OpenedSince { .. } => 28,
         }
     }
 }

@@ -328,11 +328,20 @@ fn removing_takes_closed_pools_only() {
     drop(pool);
     let reader = open(&store, "orders", OpenFor::Read).expect("the pool");
     // Whoever made the one before removes it, late.
-    let (meant, found) = (Uuid::from_u128(1), store.info(&name("orders")).unwrap().header.replica_uuid);
-    let error = store.remove_replica(&name("orders"), meant).unwrap_err();
+    let (other, found) = (Uuid::from_u128(1), store.info(&name("orders")).unwrap().header.replica_uuid);
+    let meant = |uuid, epoch| MeantReplica { uuid, epoch };
+    let error = store.remove_replica(&name("orders"), meant(other, None)).unwrap_err();
     assert!(matches!(error, StoreError::OtherReplica { .. }) && error.to_string().contains("not touched"), "{error}");
     assert_eq!(store.info(&name("orders")).unwrap().header.replica_uuid, found);
-    store.remove_replica(&name("orders"), found).expect("readers do not keep it");
+    // Another program wrote to it meanwhile.
+    let seen = store.info(&name("orders")).unwrap().state.epoch.id;
+    let mut writer = open(&store, "orders", OpenFor::Write).expect("the pool");
+    writer.begin(Epoch::new([0]), 2, &[]).unwrap();
+    drop(writer);
+    let error = store.remove_replica(&name("orders"), meant(found, Some(seen))).unwrap_err();
+    assert!(matches!(error, StoreError::OpenedSince { .. }) && error.to_string().contains("not touched"), "{error}");
+    let seen = store.info(&name("orders")).unwrap().state.epoch.id;
+    store.remove_replica(&name("orders"), meant(found, Some(seen))).expect("readers do not keep it");
     assert!(entries(root.path()).is_empty());
     let mut head = [0; 8];
     reader.medium().read(0, &mut head).expect("still mapped");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pmof_control::{PoolRefusal, Request, Role, RosterMember};
+use pmof_control::{MeantReplica, PoolRefusal, Request, Role, RosterMember};
 
 use super::{ChangeError, Changer, Made, is_known, outcome, place};
 use crate::{
@@ -57,7 +57,7 @@ impl Changer<'_> {
         let noted = told.and_then(|()| outcome(self.epochs.set_uncounted(of_roster.index, Some(of_roster.clone()))));
         if noted.is_err() && !matches!(noted, Err(ChangeError::Undecided)) {
             drop(member);
-            undo_creation(url, of_roster.replica_uuid, &site);
+            undo_creation(url, MeantReplica::at_any_epoch(of_roster.replica_uuid), &site);
             if is_staged {
                 self.remove_staging(followers, url);
             }

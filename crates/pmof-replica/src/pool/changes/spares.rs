@@ -72,7 +72,7 @@ impl Changer<'_> {
             return Err(is_known(url, known.role, Role::Spare));
         }
         let made = self.make(&roster, url, Role::Data)?;
-        undo_creation(url, made.of_roster.replica_uuid, &made.site);
+        undo_creation(url, made.meant(), &made.site);
         let too_many = || ChangeError::TooMany { count: roster.members.len() };
         let index = free_index(&roster, self.epochs.lock().view().line()).ok_or_else(too_many)?;
         let spare = RosterMember { index, role: Role::Spare, replica_uuid: Uuid::nil(), ..made.of_roster };
@@ -150,11 +150,11 @@ impl Changer<'_> {
         }
         drop(learning);
         self.give_up(position, made.of_roster.index);
-        let replica = Some(made.of_roster.replica_uuid);
+        let meant = Some(made.meant());
         drop(made);
         // What cannot be removed now is when it is tried again.
         if let Ok(site) = self.returns.site(url) {
-            let _ = site.ask(&Request::Remove { name: url.name.clone(), replica });
+            let _ = site.ask(&Request::Remove { name: url.name.clone(), meant });
         }
         outcome.map(drop)
     }
