@@ -4,13 +4,14 @@ use std::{
     io::{Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread,
     time::Duration,
 };
 
+use parking_lot::Mutex;
 use pmof_replica::{Acknowledge, Event, Events, Pool, PoolOptions, Receipt, ReplicaState};
 
 use crate::support::*;
@@ -62,7 +63,7 @@ impl Relay {
 
     /// Holds back what is sent to the target from where these bytes are.
     pub(crate) fn hold(&self, bytes: &[u8]) {
-        *self.held.0.lock().unwrap() = Some(bytes.to_vec());
+        *self.held.0.lock() = Some(bytes.to_vec());
     }
 
     /// Waits until there was something to hold back.
@@ -74,7 +75,7 @@ impl Relay {
 
     /// Passes it on.
     pub(crate) fn release(&self) {
-        *self.held.0.lock().unwrap() = None;
+        *self.held.0.lock() = None;
     }
 
     /// Nothing comes through any more.
@@ -104,7 +105,7 @@ fn pass(
         }
         thread::sleep(Duration::from_millis(late_ms.load(Ordering::Relaxed)));
         while let Some((sought, has_come)) = held {
-            let sought = sought.lock().unwrap().clone();
+            let sought = sought.lock().clone();
             if !sought.is_some_and(|sought| bytes[..len_bytes].windows(sought.len()).any(|window| window == sought)) {
                 break;
             }
