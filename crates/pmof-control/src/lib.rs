@@ -12,6 +12,7 @@ mod kept_points;
 mod message;
 mod name;
 mod pool;
+mod process;
 mod refusal;
 mod roster;
 mod state;
@@ -39,6 +40,7 @@ pub use message::{
 pub use name::{MAX_NAME_BYTES, MAX_SET_NAME_BYTES, NameError, PoolName, SetName};
 pub use pmof_pool::OpenFor;
 pub use pool::{NewPool, PoolInfo};
+pub use process::{InitiatorProcess, MAX_PROGRAM_BYTES};
 pub use refusal::{PoolRefusal, ServiceCode};
 pub use roster::{
     Forced, MAX_DOMAIN_BYTES, MAX_MEMBER_URL_BYTES, ROSTER_BYTES, ROSTER_OFFSET, Role, Roster, RosterChange,

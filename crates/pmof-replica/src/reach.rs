@@ -7,9 +7,10 @@ use pmof_access::{
     Settings, Waiting, limits,
 };
 use pmof_bootstrap::{SshOptions, SshSession, Started};
-use pmof_control::{PoolName, PoolRefusal};
+use pmof_control::{InitiatorProcess, PoolName, PoolRefusal};
 use pmof_mem::{Declaration, causes};
 use pmof_target::{LocalTarget, StoreOptions};
+use rustix::process::geteuid;
 
 use crate::{PoolUrl, ReplicaError, TargetUrl, peers::Peers, site::Site, target::TargetConnection};
 
@@ -125,8 +126,20 @@ impl Reach {
             .settings(settings)
             .method(self.method)
             .source(source)
-            .trust_host(trust_host);
+            .trust_host(trust_host)
+            .private_data(this_process().encode());
         // Twice the time after which the connection itself ends, so that its reason is the one reported.
         TargetConnection::open(&peer, &queue, address, &options, self.loss_timeout.saturating_mul(2))
+    }
+}
+
+/// This process, for people who look at a target for who writes.
+fn this_process() -> InitiatorProcess {
+    // Named anew for each connection: a process may become another program, or another user's.
+    let program = std::fs::read_to_string("/proc/self/comm").unwrap_or_default();
+    InitiatorProcess {
+        process_id: std::process::id(),
+        user_id: geteuid().as_raw(),
+        program: program.trim_end().to_owned(),
     }
 }

@@ -73,6 +73,9 @@ fn the_life_of_a_pool_is_a_line_each() {
     let created =
         target.line(&[" info pool_created: pool orders was created by the initiator at 127.0.0.1:", "pool=orders"]);
     assert!(created.contains("connection=1 ") && created.contains("peer=127.0.0.1:"), "{created}");
+    // Who it is.
+    let process = format!("process {} of user {})", std::process::id(), rustix::process::geteuid().as_raw());
+    assert!(created.contains(&process), "{created}");
     pool.close().unwrap();
     target.line(&[" info pool_closed: ", "pool=orders"]);
     target.line(&[" info connection_closed: "]);

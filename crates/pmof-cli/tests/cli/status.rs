@@ -27,6 +27,12 @@ fn states(report: &Value) -> Vec<&str> {
     report["members"].as_array().unwrap().iter().map(|member| member["state"].as_str().unwrap()).collect()
 }
 
+/// As which process this one is known to a target.
+fn this_process() -> String {
+    let (program, user) = (fs::read_to_string("/proc/self/comm").unwrap(), rustix::process::geteuid());
+    format!("({}, process {} of user {})", program.trim_end(), std::process::id(), user.as_raw())
+}
+
 #[test]
 fn one_address_shows_all_members_while_the_pool_is_written() {
     let three = targets();
@@ -41,7 +47,8 @@ fn one_address_shows_all_members_while_the_pool_is_written() {
         assert!(said.contains(&format!("member     {index} in sync  {url} in machine-")), "{said}");
     }
     let report = pmof(["pool", "status", &urls[0], "--json"]).json();
-    assert!(report["open_by"].as_str().unwrap().contains("the initiator at 127.0.0.1"), "{report}");
+    let open_by = report["open_by"].as_str().unwrap();
+    assert!(open_by.contains("the initiator at 127.0.0.1") && open_by.contains(&this_process()), "{report}");
     assert_eq!((&report["losses_survived"], &report["is_closed"]), (&1.into(), &false.into()));
     assert_eq!(states(&report), ["in sync"; 3]);
     writer.persist(0, b"more").unwrap();

@@ -26,6 +26,15 @@ impl MeantReplica {
     pub fn at_any_epoch(uuid: Uuid) -> Self {
         Self { uuid, epoch: None }
     }
+
+    /// Both identities, zeros where one is not given.
+    fn words(meant: Option<Self>) -> [u8; 32] {
+        let (uuid, epoch) = meant.map_or((Uuid::nil(), None), |meant| (meant.uuid, meant.epoch));
+        let mut words = [0; 32];
+        words[..16].copy_from_slice(uuid.as_bytes());
+        words[16..].copy_from_slice(epoch.unwrap_or_default().as_bytes());
+        words
+    }
 }
 
 /// What an initiator asks of a target.
@@ -308,10 +317,7 @@ impl Request {
             Self::Close { in_order } => frame.byte(u8::from(*in_order)),
             Self::KeepSet | Self::Boot | Self::Domain | Self::Status => {}
             Self::Remove { name, meant } => {
-                let epoch = meant.and_then(|meant| meant.epoch);
-                for uuid in [meant.map(|meant| meant.uuid), epoch] {
-                    frame.bytes(uuid.unwrap_or_default().as_bytes());
-                }
+                frame.bytes(&MeantReplica::words(*meant));
                 frame.text(name.as_str());
             }
             Self::Discard { name } | Self::Info { name } | Self::WriterStatus { name } => {

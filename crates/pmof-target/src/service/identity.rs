@@ -2,6 +2,8 @@
 
 use std::net::SocketAddr;
 
+use pmof_control::InitiatorProcess;
+
 /// Who an initiator is, as far as the target knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -18,10 +20,14 @@ pub enum Identity {
 }
 
 impl Identity {
-    /// An initiator at `address`, in words for others whom it is in the way of.
-    pub(super) fn at(self, address: Option<SocketAddr>) -> String {
-        let initiator =
-            address.map_or_else(|| "another initiator".to_owned(), |address| format!("the initiator at {address}"));
+    /// An initiator at `address`, which is that process, in words for others whom it is in the way of.
+    pub(super) fn at(self, address: Option<SocketAddr>, process: Option<&InitiatorProcess>) -> String {
+        let initiator = match (address, process) {
+            (Some(address), Some(process)) => format!("the initiator at {address} ({process})"),
+            (Some(address), None) => format!("the initiator at {address}"),
+            (None, Some(process)) => format!("the initiator here ({process})"),
+            (None, None) => "another initiator".to_owned(),
+        };
         match self {
             Self::Anonymous => initiator,
             Self::SecretHolder => format!("{initiator}, who proved the target's secret"),
@@ -37,13 +43,15 @@ mod tests {
     #[test]
     fn who_holds_a_pool_is_told_with_the_address() {
         let address = Some(SocketAddr::from(([192, 0, 2, 1], 7)));
-        assert_eq!(Identity::Anonymous.at(None), "another initiator");
-        assert_eq!(Identity::Anonymous.at(address), "the initiator at 192.0.2.1:7");
+        assert_eq!(Identity::Anonymous.at(None, None), "another initiator");
+        assert_eq!(Identity::Anonymous.at(address, None), "the initiator at 192.0.2.1:7");
+        let process = InitiatorProcess { process_id: 9, user_id: 1000, program: "orders".to_owned() };
         assert_eq!(
-            Identity::SshUser { user_id: 1000 }.at(address),
-            "the initiator at 192.0.2.1:7, through ssh as user 1000"
+            Identity::SshUser { user_id: 1000 }.at(address, Some(&process)),
+            "the initiator at 192.0.2.1:7 (orders, process 9 of user 1000), through ssh as user 1000"
         );
-        let proven = Identity::SecretHolder.at(None);
+        assert_eq!(Identity::Anonymous.at(None, Some(&process)), "the initiator here (orders, process 9 of user 1000)");
+        let proven = Identity::SecretHolder.at(None, None);
         assert_eq!(proven, "another initiator, who proved the target's secret");
     }
 }

@@ -11,7 +11,8 @@ use pmof_access::{
     RegisterError, Ticket, Transport,
 };
 use pmof_control::{
-    DATA_RANGES_MAX, FailureDomain, MAX_MESSAGE_BYTES, OpenFor, Reply, Request, ServiceCode, TargetStatus,
+    DATA_RANGES_MAX, FailureDomain, InitiatorProcess, MAX_MESSAGE_BYTES, OpenFor, Reply, Request, ServiceCode,
+    TargetStatus,
 };
 use pmof_mem::{HandOut, causes};
 use pmof_pool::Attributes;
@@ -44,6 +45,8 @@ pub(super) struct Session {
     connection: Arc<Connection>,
     /// The process at the other end, where that can be known.
     process: Option<PeerProcess>,
+    /// The same for people, with what it says of itself.
+    initiator: Option<InitiatorProcess>,
     /// Where the next request arrives.
     request: Region,
     open: Option<Open>,
@@ -150,9 +153,11 @@ impl Session {
     ) -> Result<Self, TakeError> {
         let request = peer.allocate(MAX_MESSAGE_BYTES as u64, Access::empty())?;
         let since = Instant::now();
+        let process = connection.peer_process();
         let session = Self {
             peer: peer.clone(),
-            process: connection.peer_process(),
+            initiator: initiator(&connection, process.as_ref()),
+            process,
             connection: Arc::new(connection),
             request,
             open: None,
@@ -182,7 +187,7 @@ impl Session {
 
     /// Who has its pool open, for others that find it in use.
     pub(super) fn holder(&self) -> String {
-        self.identity().unwrap_or(Identity::Anonymous).at(self.connection.peer_address())
+        self.identity().unwrap_or(Identity::Anonymous).at(self.connection.peer_address(), self.initiator.as_ref())
     }
 
     /// Whose request it is, for the log.
@@ -551,6 +556,14 @@ pub(super) fn note_lost_file(host: &impl Host, lease: &Lease) {
         events::file_lost(&lease.client(), lease.name.as_str());
         host.count_lost_file();
     }
+}
+
+/// Which process the initiator is: by the kernel's word where it has one, and else by its own.
+fn initiator(connection: &Connection, process: Option<&PeerProcess>) -> Option<InitiatorProcess> {
+    let told = InitiatorProcess::decode(connection.private_data());
+    let Some(process) = process else { return told };
+    let program = told.map_or_else(String::new, |told| told.program);
+    Some(InitiatorProcess { process_id: process.id(), user_id: process.user_id(), program })
 }
 
 /// What would have the initiator stay.
