@@ -256,11 +256,11 @@ impl<'a> Chaos<'a> {
                     member.returns += 1;
                     member.is_unverified = !is_verified;
                     self.report.catch_ups += 1;
-                    self.report.bytes_copied += copied_bytes;
+                    self.report.copied_bytes += copied_bytes;
                 }
                 Event::Verified { replica, .. } => {
                     member_at(&mut self.members, replica)?.is_unverified = false;
-                    self.report.verified += 1;
+                    self.report.catch_ups_verified += 1;
                 }
                 Event::Rejected { .. } | Event::Differs { .. } => bail!("{event}"),
                 _ => {}
@@ -369,7 +369,7 @@ impl<'a> Chaos<'a> {
         let status = self.pool.status()?;
         ensure!(!status.is_degraded(), "members are not in sync in the end: {:?}", status.replicas);
         self.report.take_in(&written, &self.stalls);
-        self.report.elapsed_seconds = self.began.elapsed().as_secs_f64();
+        self.report.elapsed_s = self.began.elapsed().as_secs_f64();
         let errors = self.report.errors;
         if errors > 0 && usize::from(self.args.away) <= SPARE_MEMBERS {
             bail!("{errors} persists failed though enough members were left: {}", self.report.error_texts.join("; "));
@@ -381,7 +381,7 @@ impl<'a> Chaos<'a> {
         ensure!(self.pool.copied_bytes() == 0, "the members differed after the pool was closed in order");
         self.compare(&written.iter().map(|written| &written.region).chain([&self.cold]).collect::<Vec<_>>())?;
         self.pool.close()?;
-        self.report.bytes_compared = POOL_BYTES * u64::from(MEMBERS);
+        self.report.compared_bytes = POOL_BYTES * u64::from(MEMBERS);
         Ok(self.report.clone())
     }
 

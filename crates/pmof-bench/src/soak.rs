@@ -164,8 +164,8 @@ struct Summary {
     /// Of these, words that held an issued value without an acknowledgement.
     words_unacknowledged: u64,
     /// From the kill (and the target's restart) until the pool was open again, at worst.
-    reopen_worst_ms: f64,
-    elapsed_seconds: f64,
+    reopen_max_ms: f64,
+    elapsed_s: f64,
     transport: &'static str,
     durability: String,
     evidence: String,
@@ -287,7 +287,7 @@ impl<'a> Soak<'a> {
     fn recover(&mut self) -> anyhow::Result<Vec<u8>> {
         let asked = Instant::now();
         let pool = options(self.args, &self.target).open().context("the pool does not open again")?;
-        self.summary.reopen_worst_ms = self.summary.reopen_worst_ms.max(asked.elapsed().as_secs_f64() * 1e3);
+        self.summary.reopen_max_ms = self.summary.reopen_max_ms.max(asked.elapsed().as_secs_f64() * 1e3);
         let mut recovered = vec![0; POOL_BYTES as usize];
         pool.read(0, &mut recovered)?;
         pool.close()?;
@@ -310,7 +310,7 @@ impl<'a> Soak<'a> {
 
     /// What was done and found so far.
     fn summary(&self) -> Summary {
-        Summary { elapsed_seconds: self.began.elapsed().as_secs_f64(), ..self.summary.clone() }
+        Summary { elapsed_s: self.began.elapsed().as_secs_f64(), ..self.summary.clone() }
     }
 
     /// Frees the device, if there is one.
@@ -352,7 +352,7 @@ fn print_summary(summary: &Summary) {
         summary.kills_of_target,
         summary.kills_of_initiator,
         summary.kills_of_both,
-        summary.elapsed_seconds
+        summary.elapsed_s
     );
     say!("writes: {} issued, {} acknowledged", summary.writes_issued, summary.writes_acknowledged);
     say!("batches: {} issued, {} acknowledged", summary.batches_issued, summary.batches_acknowledged);
@@ -361,6 +361,6 @@ fn print_summary(summary: &Summary) {
         summary.words_verified,
         summary.words_unacknowledged
     );
-    say!("reopened: at worst after {:.1} ms", summary.reopen_worst_ms);
+    say!("reopened: at worst after {:.1} ms", summary.reopen_max_ms);
     say!("every acknowledged write survived ({}, {}); seed {}", summary.durability, summary.evidence, summary.seed);
 }

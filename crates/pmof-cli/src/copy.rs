@@ -4,9 +4,9 @@ use std::{fmt, path::PathBuf, str::FromStr, time::Instant};
 
 use anyhow::Context;
 use clap::error::ErrorKind;
-use pmof::{Durability, Pool, PoolOptions, PoolUrl, Receipt, Waiting, causes, replica::PoolUrlError};
+use pmof::{Durability, Pool, PoolOptions, PoolUrl, Receipt, Waiting, replica::PoolUrlError};
 use pmof_console::{
-    output::{self, ReceiptReport, complain, with_mend},
+    output::{self, ReceiptReport, with_mend},
     reach::ConnectArgs,
     words::{Level, MethodName, parsed},
 };
@@ -18,6 +18,11 @@ use self::{
     error::CopyError,
     moment::Moment,
     progress::Progress,
+};
+use crate::{
+    failure,
+    named::{self, LeftOut},
+    pool::point::PointReport,
 };
 
 mod checksums;
@@ -108,7 +113,7 @@ struct Report {
     len_bytes: u64,
     /// Bytes that were moved, without the holes of a sparse file.
     moved_bytes: u64,
-    elapsed_ms: u64,
+    elapsed_s: f64,
     mib_per_s: f64,
     /// It was read back and is what the pool had: of all replicas that were compared.
     verified: bool,
@@ -121,11 +126,8 @@ struct Report {
     replicas_compared: usize,
     /// Which moment of the pool the copy has: `closed`, `not_closed`, `point`, or `written`, which is none. Null for an upload.
     moment: Option<&'static str>,
-    /// Name of the consistency point.
-    point: Option<String>,
-    point_number: Option<u64>,
-    /// When its writer made the point, in milliseconds since 1970 by that one's clock.
-    point_unix_ms: Option<u64>,
+    /// The consistency point.
+    point: Option<PointReport>,
     /// Who may have written the pool while it was read: the copy is no moment of it then.
     written: Option<String>,
 }
@@ -133,29 +135,29 @@ struct Report {
 /// The pool was read from fewer replicas than it has.
 #[derive(Debug, Serialize)]
 pub(crate) struct Degraded {
-    opened: usize,
-    made: usize,
+    opened_count: usize,
+    made_count: usize,
     /// Fewer were allowed than are known to have everything.
     #[serde(skip)]
     is_forced: bool,
     /// Those that were named, and why they were left out.
-    left_out: Vec<String>,
+    left_out: Vec<LeftOut>,
 }
 
 impl Degraded {
     pub(crate) fn of(pool: &Pool, is_forced: bool) -> Option<Self> {
-        let (opened, made) = (replicas_in_use(pool).len(), pool.made_count());
-        let left_out = pool.left_out().iter().map(|(replica, why)| format!("{replica}: {}", causes(why))).collect();
-        (opened < made).then_some(Self { opened, made, is_forced, left_out })
+        let (opened_count, made_count) = (replicas_in_use(pool).len(), pool.made_count());
+        let left_out = pool.left_out().iter().map(|(replica, why)| LeftOut::new(replica, why)).collect();
+        (opened_count < made_count).then_some(Self { opened_count, made_count, is_forced, left_out })
     }
 }
 
 impl fmt::Display for Degraded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { opened, made, is_forced, left_out } = self;
+        let Self { opened_count: opened, made_count: made, is_forced, left_out } = self;
         write!(f, "read from {opened} of the {made} replicas of the pool")?;
         if !left_out.is_empty() {
-            write!(f, "; left out: {}", left_out.join("; "))?;
+            write!(f, "; left out: {}", named::text(left_out))?;
         }
         if *is_forced && 2 * opened <= *made {
             write!(f, "; these are not a majority: the others may have newer data")?;
@@ -207,13 +209,12 @@ pub(crate) fn run(args: &CpArgs) -> anyhow::Result<()> {
     };
     let copied = copied.with_context(|| format!("cannot copy {} to {}", args.source, args.destination))?;
     if let Some(warning) = copied.moment.as_ref().and_then(Moment::warning) {
-        complain(&format!("pmof cp: {warning}"));
+        failure::warn_as(warning.trim_start_matches("warning: "), &format!("pmof cp: {warning}"));
     }
     let is_written = matches!(copied.moment, Some(Moment::Written(_)));
     let seconds = start.elapsed().as_secs_f64();
     let mib_per_s = copied.moved_bytes as f64 / f64::from(1 << 20) / seconds;
     if args.json {
-        let point = copied.moment.as_ref().and_then(Moment::point);
         return output::print_json(&Report {
             source: args.source.to_string(),
             destination: args.destination.to_string(),
@@ -221,7 +222,7 @@ pub(crate) fn run(args: &CpArgs) -> anyhow::Result<()> {
             pool_uuid: copied.pool_uuid.to_string(),
             len_bytes: copied.len_bytes,
             moved_bytes: copied.moved_bytes,
-            elapsed_ms: start.elapsed().as_millis() as u64,
+            elapsed_s: seconds,
             mib_per_s,
             verified: !args.no_verify && !is_written,
             durability: copied.receipt.as_ref().map(|receipt| receipt.durability.to_string()),
@@ -229,9 +230,7 @@ pub(crate) fn run(args: &CpArgs) -> anyhow::Result<()> {
             degraded: copied.degraded,
             replicas_compared: copied.compared,
             moment: copied.moment.as_ref().map(Moment::name),
-            point: point.map(|point| point.name.clone()),
-            point_number: point.map(|point| point.number),
-            point_unix_ms: point.map(|point| point.unix_ms),
+            point: copied.moment.as_ref().and_then(Moment::point).map(PointReport::from),
             written: match &copied.moment {
                 Some(Moment::Written(why)) => Some(why.clone()),
                 _ => None,

@@ -69,7 +69,7 @@ struct Report {
     mechanism: String,
     evidence: String,
     file_system: String,
-    pool_bytes: u64,
+    len_bytes: u64,
     /// While all replicas were alive.
     complete: LoadReport,
     /// After the first kill.
@@ -82,13 +82,13 @@ struct Report {
     failure_noticed_ms: f64,
     catch_up: CatchUpReport,
     replicas: Vec<ReplicaReport>,
-    elapsed_seconds: f64,
+    elapsed_s: f64,
 }
 
 /// How the killed replica came back.
 #[derive(Clone, Debug, Serialize)]
 struct CatchUpReport {
-    replica: String,
+    url: String,
     /// Upper bound of the bytes that it lacked when it reconnected.
     missing_bytes: u64,
     copied_bytes: u64,
@@ -107,9 +107,9 @@ struct ReplicaReport {
     records_acknowledged: u64,
     /// Acknowledged records found intact, of those that no later one had overwritten.
     records_verified: u64,
-    bytes_verified: u64,
+    verified_bytes: u64,
     /// Bytes among these that were issued and never acknowledged.
-    bytes_unacknowledged: u64,
+    unacknowledged_bytes: u64,
 }
 
 /// Runs `pmof demo`.
@@ -154,7 +154,7 @@ pub(crate) fn run(args: &DemoArgs) -> anyhow::Result<()> {
     if args.json {
         output::print_json(&report)?;
     } else {
-        say!("\n{} ({:.1} s)", report.verdict, report.elapsed_seconds);
+        say!("\n{} ({:.1} s)", report.verdict, report.elapsed_s);
         say!("A demo can only kill processes; for survival of power loss it relies on the receipts.");
     }
     Ok(())
@@ -254,8 +254,8 @@ impl<'a> Set<'a> {
                 batches_acknowledged: book.batches_acknowledged,
                 records_acknowledged: book.records_acknowledged,
                 records_verified: verified.records,
-                bytes_verified: verified.bytes,
-                bytes_unacknowledged: verified.unacknowledged_bytes,
+                verified_bytes: verified.bytes,
+                unacknowledged_bytes: verified.unacknowledged_bytes,
             });
         }
         Ok(reports)
@@ -298,7 +298,7 @@ impl Report {
             mechanism: receipt.promise.mechanism.to_string(),
             evidence: receipt.promise.evidence.to_string(),
             file_system: set.scratch.probe().file_system.clone(),
-            pool_bytes: POOL_BYTES,
+            len_bytes: POOL_BYTES,
             complete: complete.report,
             degraded: degraded.report,
             catching_up: catching_up.report,
@@ -307,7 +307,7 @@ impl Report {
             failure_noticed_ms: complete.last_took.as_secs_f64() * 1e3,
             catch_up,
             replicas,
-            elapsed_seconds: elapsed.as_secs_f64(),
+            elapsed_s: elapsed.as_secs_f64(),
         })
     }
 }
@@ -321,7 +321,7 @@ impl CatchUpReport {
                 Event::CatchingUp { missing_bytes, .. } => missing = missing_bytes,
                 Event::InSync { replica, copied_bytes, took, .. } => {
                     return Ok(Self {
-                        replica: replica.to_string(),
+                        url: replica.to_string(),
                         missing_bytes: missing,
                         copied_bytes,
                         took_ms: took.as_secs_f64() * 1e3,
@@ -364,7 +364,14 @@ impl Voice {
     }
 
     fn load(&self, load: &Load) {
-        let LoadReport { batches, records, records_per_s, mib_per_s, latency, .. } = &load.report;
+        let LoadReport {
+            batches_acknowledged: batches,
+            records_acknowledged: records,
+            records_per_s,
+            mib_per_s,
+            latency,
+            ..
+        } = &load.report;
         self.say(&format!(
             "{records} records in {batches} batches: {records_per_s:.0} records/s, {mib_per_s:.1} MiB/s"
         ));
@@ -401,10 +408,10 @@ impl Voice {
     }
 
     fn caught_up(&self, catch_up: &CatchUpReport, load: &Load) {
-        let CatchUpReport { replica, missing_bytes, copied_bytes, took_ms, acknowledged_after_ms } = catch_up;
+        let CatchUpReport { url: replica, missing_bytes, copied_bytes, took_ms, acknowledged_after_ms } = catch_up;
         self.say(&format!("{replica} is back and lacks up to {missing_bytes} bytes"));
         self.say(&format!("{replica} is in sync: {copied_bytes} bytes were copied in {took_ms:.1} ms"));
-        let batches = load.report.batches;
+        let batches = load.report.batches_acknowledged;
         self.say(&format!(
             "{batches} batches were acknowledged meanwhile, and {acknowledged_after_ms:.0} ms after the start:"
         ));

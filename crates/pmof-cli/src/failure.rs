@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use pmof_console::{
     failure::Failure,
-    output::{Unprinted, complain},
+    output::{Unprinted, complain, json_object},
 };
 
 use crate::{backup::format::FormatError, copy::error::CopyError, unequal::Unequal};
@@ -55,10 +55,16 @@ pub(crate) fn tell(name: &str, error: &anyhow::Error, exit_code: u8) {
 
 /// Says what whoever operates a pool has to know of a command that succeeds.
 pub(crate) fn warn(warning: &str) {
+    warn_as(warning, &format!("pmof: warning: {warning}"));
+}
+
+/// The same, where people read another line.
+pub(crate) fn warn_as(warning: &str, line: &str) {
     if wants_json() {
-        complain(&serde_json::json!({ "warning": warning }).to_string());
+        // A string has a form in JSON.
+        complain(&json_object(&serde_json::json!({ "warning": warning })).unwrap_or_default());
     } else {
-        complain(&format!("pmof: warning: {warning}"));
+        complain(line);
     }
 }
 

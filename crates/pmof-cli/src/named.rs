@@ -4,21 +4,21 @@ use anyhow::bail;
 use pmof::{Pool, PoolUrl, ReplicaError, ReplicaPlace, causes};
 use serde::Serialize;
 
-/// A replica that was not compared with the others.
+/// A replica that was not used with the others.
 #[derive(Debug, Serialize)]
-pub(crate) struct NotCompared {
-    pub(crate) replica: String,
-    pub(crate) why: String,
+pub(crate) struct LeftOut {
+    pub(crate) url: String,
+    pub(crate) reason: String,
 }
 
-impl NotCompared {
+impl LeftOut {
     pub(crate) fn new(replica: &ReplicaPlace, why: &ReplicaError) -> Self {
-        Self { replica: replica.to_string(), why: causes(why).to_string() }
+        Self { url: replica.to_string(), reason: causes(why).to_string() }
     }
 }
 
 /// Those of `named` that the pool was opened without. A witness is none of them: it has no bytes of the pool.
-pub(crate) fn left_out(pool: &Pool, named: &[&PoolUrl]) -> Vec<NotCompared> {
+pub(crate) fn left_out(pool: &Pool, named: &[&PoolUrl]) -> Vec<LeftOut> {
     told(pool, named, |_| true)
 }
 
@@ -33,25 +33,26 @@ pub(crate) fn check_members(pool: &Pool, named: &[&PoolUrl]) -> anyhow::Result<(
 }
 
 /// Fails where one was not compared.
-pub(crate) fn check_none(not_compared: &[NotCompared]) -> anyhow::Result<()> {
+pub(crate) fn check_none(not_compared: &[LeftOut]) -> anyhow::Result<()> {
     if not_compared.is_empty() {
         return Ok(());
     }
-    bail!("{}", text(not_compared))
+    bail!("not compared: {}", text(not_compared))
 }
 
 /// What is added to the message of another failure.
-pub(crate) fn and_not_compared(not_compared: &[NotCompared]) -> String {
-    if not_compared.is_empty() { String::new() } else { format!("; {}", text(not_compared)) }
+pub(crate) fn and_not_compared(not_compared: &[LeftOut]) -> String {
+    if not_compared.is_empty() { String::new() } else { format!("; not compared: {}", text(not_compared)) }
 }
 
-fn text(not_compared: &[NotCompared]) -> String {
-    let told = not_compared.iter().map(|NotCompared { replica, why }| format!("{replica}: {why}"));
-    format!("not compared: {}", told.collect::<Vec<_>>().join("; "))
+/// Each of them, with its reason.
+pub(crate) fn text(left_out: &[LeftOut]) -> String {
+    let told = left_out.iter().map(|LeftOut { url, reason }| format!("{url}: {reason}"));
+    told.collect::<Vec<_>>().join("; ")
 }
 
-fn told(pool: &Pool, named: &[&PoolUrl], is_told: impl Fn(&ReplicaError) -> bool) -> Vec<NotCompared> {
+fn told(pool: &Pool, named: &[&PoolUrl], is_told: impl Fn(&ReplicaError) -> bool) -> Vec<LeftOut> {
     let is_named = |replica: &ReplicaPlace| replica.url().is_some_and(|url| named.contains(&url));
     let left_out = pool.left_out().iter().filter(|(replica, why)| is_named(replica) && is_told(why));
-    left_out.map(|(replica, why)| NotCompared::new(replica, why)).collect()
+    left_out.map(|(replica, why)| LeftOut::new(replica, why)).collect()
 }

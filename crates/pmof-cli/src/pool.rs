@@ -38,6 +38,7 @@ mod contents;
 mod describe;
 pub(crate) mod list;
 mod place;
+pub(crate) mod point;
 mod points;
 mod promote;
 mod release;
@@ -146,7 +147,7 @@ struct InfoReport {
 #[derive(Debug, Serialize)]
 struct ApartReport {
     url: String,
-    why: String,
+    reason: String,
 }
 
 #[derive(Debug, Serialize)]
@@ -154,12 +155,12 @@ struct PoolReport {
     url: String,
     pool_uuid: String,
     replica_uuid: String,
-    replica_index: u16,
+    index: u16,
     replica_count: u16,
     len_bytes: u64,
     file_len_bytes: u64,
     created_at_unix_s: u64,
-    format: u16,
+    pool_format: u16,
     /// Number of openings for writing and losses of replicas so far.
     opening: u64,
     epoch: String,
@@ -196,7 +197,7 @@ fn info(args: &InfoArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     let problem = sets.iter().find_map(SetReport::problem);
     let is_unsound = sets.iter().any(SetReport::is_unsound);
     let apart = apart(&pools, connect)?;
-    let left_behind = apart.iter().map(|apart| format!("{} is not used with the others: {}", apart.url, apart.why));
+    let left_behind = apart.iter().map(|apart| format!("{} is not used with the others: {}", apart.url, apart.reason));
     let left_behind: Vec<_> = left_behind.collect();
     if args.json {
         output::print_json(&InfoReport { pools, sets, apart })?;
@@ -227,7 +228,7 @@ fn apart(pools: &[PoolReport], connect: ConnectArgs) -> anyhow::Result<Vec<Apart
         for member in found.members {
             let url = member.replica.map(|replica| replica.to_string()).filter(|url| named.contains(url));
             if let (Some(url), MemberState::Behind(why) | MemberState::Foreign(why)) = (url, member.state) {
-                apart.push(ApartReport { url, why: causes(&*why).to_string() });
+                apart.push(ApartReport { url, reason: causes(&*why).to_string() });
             }
         }
     }
@@ -245,12 +246,12 @@ impl PoolReport {
             url: url.to_string(),
             pool_uuid: header.pool_uuid.to_string(),
             replica_uuid: header.replica_uuid.to_string(),
-            replica_index: header.replica_index,
+            index: header.replica_index,
             replica_count: header.replica_count,
             len_bytes: header.size_bytes,
             file_len_bytes: info.file_len_bytes,
             created_at_unix_s: header.created_at_unix_s,
-            format: header.format.major(),
+            pool_format: header.format.major(),
             opening: info.state.opening,
             epoch: info.state.epoch.id.to_string(),
             mark: info.state.mark,
@@ -285,7 +286,7 @@ impl PoolReport {
             line("", &format!("{:<12} {how}", level.durability));
         }
         line("pool", &self.pool_uuid);
-        let (index, count) = (self.replica_index, self.replica_count);
+        let (index, count) = (self.index, self.replica_count);
         line("replica", &format!("number {index}, made as one of {count}, {}", self.replica_uuid));
         line("created", &utc(self.created_at_unix_s));
         let state = match (&self.open_by, self.is_closed) {
@@ -294,7 +295,7 @@ impl PoolReport {
             (None, false) => ", not closed: the next writer compares the replicas",
         };
         line("opening", &format!("{}, epoch {}, mark {}{state}", self.opening, self.epoch, self.mark));
-        line("format", &self.format);
+        line("format", &self.pool_format);
         text
     }
 }

@@ -8,6 +8,8 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
+mod names;
+
 /// A directory on tmpfs.
 fn tmpfs() -> TempDir {
     tempfile::tempdir_in("/dev/shm").unwrap()
@@ -27,7 +29,15 @@ fn command(directory: &TempDir, arguments: &str) -> Command {
 
 /// Runs it.
 fn bench(directory: &TempDir, arguments: &str) -> Output {
-    command(directory, arguments).output().unwrap()
+    checked(command(directory, arguments).output().unwrap())
+}
+
+/// With names of `docs/json.md` only.
+#[track_caller]
+fn checked(output: Output) -> Output {
+    names::check(&String::from_utf8_lossy(&output.stdout));
+    names::check(&String::from_utf8_lossy(&output.stderr));
+    output
 }
 
 /// The one object that it prints; nothing may be left in the directory.
@@ -36,7 +46,7 @@ fn json(directory: &TempDir, arguments: &str) -> Value {
 }
 
 fn object(directory: &TempDir, command: &mut Command) -> Value {
-    let output = command.output().unwrap();
+    let output = checked(command.output().unwrap());
     let text = String::from_utf8_lossy(&output.stdout);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{error}");
@@ -438,7 +448,7 @@ fn idle_connections_are_counted() {
     let report = json(&tmpfs(), "idle --connections 10 --duration 50ms");
     assert_eq!(report["connections"], 10);
     assert_eq!(report["threads"], report["empty_threads"]);
-    for name in ["cpu_percent", "memory_mib"] {
+    for name in ["cpu_percent", "memory_bytes"] {
         assert!(report[name].as_f64().is_some_and(|number| number >= 0.0), "{name} of {report}");
     }
 }

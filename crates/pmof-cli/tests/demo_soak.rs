@@ -9,6 +9,8 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
+mod names;
+
 /// A directory in the build's, which lies on a disk where `/tmp` may not.
 fn directory() -> TempDir {
     tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
@@ -20,6 +22,7 @@ fn pmof(directory: &TempDir, arguments: &[&str]) -> Output {
 
 fn json(output: &Output) -> Value {
     let text = String::from_utf8_lossy(&output.stdout);
+    names::check(&text);
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(0), "{error}");
     assert_eq!(text.lines().count(), 1, "one object and nothing else: {text}");
@@ -44,20 +47,20 @@ fn the_demo_recovers_every_acknowledged_write() {
     assert_eq!(replicas.len(), 3);
     for replica in replicas {
         assert!(number(replica, "/records_verified") > 0.0);
-        assert!((number(replica, "/bytes_verified") - number(&report, "/pool_bytes")).abs() < 0.5);
+        assert!((number(replica, "/verified_bytes") - number(&report, "/len_bytes")).abs() < 0.5);
     }
     // The one that was killed first acknowledged less than the others.
     let (killed, other) = (&replicas[1], &replicas[0]);
     assert_eq!(killed["killed_first"], true);
     assert!(number(killed, "/batches_acknowledged") < number(other, "/batches_acknowledged"));
-    assert!(number(&report, "/degraded/batches") > 0.0 && number(&report, "/complete/p50_us") > 0.0);
+    assert!(number(&report, "/degraded/batches_acknowledged") > 0.0 && number(&report, "/complete/p50_us") > 0.0);
     assert!(!report["failure"].as_str().unwrap().is_empty());
     // It came back, with what it lacked, and acknowledged again.
     assert!(number(&report, "/catch_up/copied_bytes") > 0.0 && number(&report, "/catch_up/took_ms") > 0.0);
-    assert!(number(&report, "/recovered/batches") > 0.0);
+    assert!(number(&report, "/recovered/batches_acknowledged") > 0.0);
     assert!(
         number(killed, "/batches_acknowledged")
-            >= number(&report, "/complete/batches") + number(&report, "/recovered/batches")
+            >= number(&report, "/complete/batches_acknowledged") + number(&report, "/recovered/batches_acknowledged")
     );
     assert!(is_empty(&directory), "the demo cleans up");
 }
@@ -67,6 +70,7 @@ fn the_demo_tells_people_what_happens() {
     let directory = directory();
     let output = pmof(&directory, &["demo", "--time", "1s"]);
     let text = String::from_utf8_lossy(&output.stdout);
+    names::check(&text);
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
     for words in [
         "1. Three targets",

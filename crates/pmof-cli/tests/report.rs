@@ -28,6 +28,8 @@ const TINY: [&str; 14] = [
     "0.02",
 ];
 
+mod names;
+
 /// Longer than anything here takes on a busy machine.
 const LONG: Duration = Duration::from_secs(60);
 
@@ -65,7 +67,7 @@ fn places(report: &Value) -> Vec<String> {
     report["cells"].as_array().unwrap().iter().map(name).collect()
 }
 
-fn names(directory: &Path) -> Vec<String> {
+fn files(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).unwrap();
     let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
@@ -99,9 +101,10 @@ fn a_report_has_its_page_its_table_and_its_numbers() {
     let error = String::from_utf8_lossy(&done.stderr);
     assert_eq!(done.status.code(), Some(0), "{error}");
     assert!(error.contains("[1/3]") && error.contains(" left"), "{error}");
+    names::check(&String::from_utf8_lossy(&done.stdout));
     let printed: Value = serde_json::from_slice(&done.stdout).unwrap();
     assert_eq!((&printed["measured"], &printed["skipped"]), (&2.into(), &1.into()));
-    assert_eq!(names(place.path()), ["monday.csv", "monday.html", "monday.json"]);
+    assert_eq!(files(place.path()), ["monday.csv", "monday.html", "monday.json"]);
     let numbers = json(&place.path().join("monday.json"));
     assert_eq!(places(&numbers), CELLS);
     for cell in &numbers["cells"].as_array().unwrap()[..2] {
@@ -152,8 +155,8 @@ fn a_report_that_was_stopped_goes_on_where_it_was() {
     let status = child.wait().unwrap();
     // It may have been done by then: everything is there, and nothing is left to be resumed.
     if status.code() == Some(1) {
-        assert_eq!(names(&output), ["report.journal"]);
-        assert_eq!(names(temporary.path()), Vec::<String>::new());
+        assert_eq!(files(&output), ["report.journal"]);
+        assert_eq!(files(temporary.path()), Vec::<String>::new());
         let until = Instant::now() + LONG;
         while is_used_by_a_process(temporary.path()) {
             assert!(Instant::now() < until, "a process that it started still runs");
@@ -165,7 +168,7 @@ fn a_report_that_was_stopped_goes_on_where_it_was() {
         assert_eq!(resumed.status.code(), Some(0), "{error}");
         assert!(!error.contains("[1/3]"), "a finished cell was measured again: {error}");
     }
-    assert_eq!(names(&output), ["report.csv", "report.html", "report.json"]);
+    assert_eq!(files(&output), ["report.csv", "report.html", "report.json"]);
     assert_eq!(places(&json(&output.join("report.json"))), CELLS);
     let nothing = command(&["report", "--resume", "--output"]).arg(&output).output().unwrap();
     assert_failed(&nothing, &["nothing to resume"]);
@@ -180,7 +183,7 @@ fn an_output_that_cannot_be_written_is_said_before_anything_is_measured() {
     assert_failed(&report(&file.join("below.html"), &[]), &["cannot make"]);
     let odd = command(&["report", "--only", "no such cell", "--output"]).arg(place.path()).output().unwrap();
     assert_failed(&odd, &["--only"]);
-    assert_eq!(names(place.path()), ["file"]);
+    assert_eq!(files(place.path()), ["file"]);
 }
 
 /// Files may have 1 KiB: less than a cell takes, as on a disk that is full.
@@ -205,7 +208,7 @@ fn a_full_disk_is_said_and_what_was_saved_stays() {
     let output = limited.output().unwrap();
     let error = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{error}");
-    assert_eq!(names(place.path()), ["report.journal"], "{error}");
+    assert_eq!(files(place.path()), ["report.journal"], "{error}");
 }
 
 #[test]

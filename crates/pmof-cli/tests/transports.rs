@@ -10,6 +10,8 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
+mod names;
+
 const DEVICE_BYTES: usize = 20 << 20;
 
 /// A directory in the build's, which lies on a disk where `/tmp` may not.
@@ -25,6 +27,7 @@ fn pmof(arguments: &[&str]) -> Output {
 #[track_caller]
 fn object(output: &Output) -> (Value, bool) {
     let text = String::from_utf8_lossy(&output.stdout);
+    names::check(&text);
     assert_eq!(text.lines().count(), 1, "{output:?}");
     (serde_json::from_str(&text).unwrap(), output.status.success())
 }
@@ -147,10 +150,13 @@ fn a_ledger_tells_what_a_pool_must_hold() {
         "--time",
         "1s",
     ]);
-    assert!(wrote["acked"].as_u64().unwrap() > 2, "{wrote}");
+    assert!(wrote["batches_acknowledged"].as_u64().unwrap() > 2, "{wrote}");
     let checked = json(&["soak", "check", "--pool", &a, "--pool", &b, "--ledger", ledger, "--seed", "5"]);
-    assert_eq!((&checked["acked"], &checked["wrong"], &checked["lost"]), (&wrote["acked"], &0.into(), &0.into()));
-    assert_eq!(checked["checked_bytes"], 600_000);
+    assert_eq!(
+        (&checked["batches_acknowledged"], &checked["words_wrong"], &checked["batches_lost"]),
+        (&wrote["batches_acknowledged"], &0.into(), &0.into())
+    );
+    assert_eq!(checked["verified_bytes"], 600_000);
     target.kill();
     let file = root.join("a");
     let check = |ledger: &str, seed: &str| {
@@ -158,7 +164,7 @@ fn a_ledger_tells_what_a_pool_must_hold() {
         object(&pmof(&[&["soak", "check", "--ledger", ledger, "--seed", seed], &files[..]].concat()))
     };
     let (stopped, is_good) = check(ledger, "5");
-    assert!(is_good && stopped["checked_bytes"] == 600_000, "{stopped}");
+    assert!(is_good && stopped["verified_bytes"] == 600_000, "{stopped}");
 
     // The controls. Another seed; a byte that changed; acknowledgements of what was never written.
     let other = pmof(&["soak", "check", "--ledger", ledger, "--seed", "6", "--file", text(&file)]);
@@ -168,11 +174,11 @@ fn a_ledger_tells_what_a_pool_must_hold() {
     bytes[pmof_control::DATA_OFFSET as usize + 100] ^= 1;
     fs::write(&device, &bytes).unwrap();
     let (report, is_good) = check(ledger, "5");
-    assert!(!is_good && report["wrong"] == 1 && report["lost"] == 1, "{report}");
+    assert!(!is_good && report["words_wrong"] == 1 && report["batches_lost"] == 1, "{report}");
     bytes[pmof_control::DATA_OFFSET as usize + 100] ^= 1;
     fs::write(&device, &bytes).unwrap();
     let told = fs::read_to_string(ledger).unwrap();
-    let more = wrote["acked"].as_u64().unwrap();
+    let more = wrote["batches_acknowledged"].as_u64().unwrap();
     let longer = |lines: String| {
         let path = directory.path().join("longer");
         fs::write(&path, format!("{told}{lines}")).unwrap();
@@ -182,7 +188,7 @@ fn a_ledger_tells_what_a_pool_must_hold() {
     assert!(check(text(&issued), "5").1, "what was issued need not be there");
     let claimed = longer(format!("issue {more}\nack {more}\nissue {}\nack {}\n", more + 1, more + 1));
     let (report, is_good) = check(text(&claimed), "5");
-    assert!(!is_good && report["lost"].as_u64().unwrap() > 0, "{report}");
+    assert!(!is_good && report["batches_lost"].as_u64().unwrap() > 0, "{report}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::error::Error;
 use pmof::{PoolError, ReplicaError, causes};
 use serde::{Deserialize, Serialize};
 
-use crate::output::complain;
+use crate::output::{complain, json_object};
 
 /// An error, as one JSON object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,7 +41,7 @@ impl Failure {
     /// Prints it to standard error: standard output has the result, if there is one.
     pub fn print(&self) {
         // Strings and a number have a form in JSON.
-        let object = serde_json::to_string(self).unwrap_or_default();
+        let object = json_object(self).unwrap_or_default();
         complain(&object);
     }
 }

@@ -85,9 +85,28 @@ macro_rules! say {
 }
 pub use crate::say;
 
+/// Version of the names in all objects that commands print, and of their meanings: docs/json.md.
+const SCHEMA_VERSION: u32 = 1;
+
+/// An object, with the version of its names before its own members.
+#[derive(Serialize)]
+struct Versioned<'a, T: ?Sized> {
+    schema_version: u32,
+    #[serde(flatten)]
+    object: &'a T,
+}
+
+/// One JSON object, whose first member is the version of its names.
+///
+/// # Errors
+/// `object` has another form than an object, or a part of it has none in JSON.
+pub fn json_object(object: &(impl Serialize + ?Sized)) -> serde_json::Result<String> {
+    serde_json::to_string(&Versioned { schema_version: SCHEMA_VERSION, object })
+}
+
 /// Prints one JSON object on a line of its own.
-pub fn print_json(value: &impl Serialize) -> anyhow::Result<()> {
-    Ok(print(&(serde_json::to_string(value)? + "\n"))?)
+pub fn print_json(object: &(impl Serialize + ?Sized)) -> anyhow::Result<()> {
+    Ok(print(&(json_object(object)? + "\n"))?)
 }
 
 /// What a medium gives at one level.
@@ -210,7 +229,7 @@ struct SurvivalReport {
 
 #[derive(Debug, Serialize)]
 struct ReplicaReport {
-    replica: String,
+    url: String,
     durability: String,
     method: String,
     mechanism: String,
@@ -258,7 +277,7 @@ impl From<Survival> for SurvivalReport {
 impl From<&ReplicaReceipt> for ReplicaReport {
     fn from(receipt: &ReplicaReceipt) -> Self {
         Self {
-            replica: receipt.replica.to_string(),
+            url: receipt.replica.to_string(),
             durability: receipt.durability.to_string(),
             method: receipt.method.to_string(),
             mechanism: receipt.promise.mechanism.to_string(),

@@ -13,6 +13,7 @@ pub enum Libfabric {
     /// It cannot be used.
     Unusable {
         /// Why, and what to do.
+        #[serde(rename = "reason")]
         why: String,
     },
     /// It is installed.
@@ -32,6 +33,7 @@ pub struct FabricProvider {
     /// The scheme of its addresses, where pmof has one: `fabric+tcp`.
     pub scheme: Option<String>,
     /// Why it is not used.
+    #[serde(rename = "reason")]
     pub why_not: Option<String>,
     /// It says that writes can be asked to reach a persistence domain (`FI_RMA_PMEM`).
     pub claims_persistence: bool,

@@ -16,7 +16,7 @@ pub struct Memory {
     /// The device, the mount point, the path that was asked about, or `process memory`.
     pub name: String,
     /// Which kind of memory it is.
-    #[serde(serialize_with = "as_text")]
+    #[serde(rename = "medium", serialize_with = "as_text")]
     pub kind: MediumKind,
     /// The file system, `none` for devices.
     pub file_system: String,
@@ -47,6 +47,7 @@ pub struct Memory {
     /// What was read, and what it said.
     pub evidence_found: Vec<String>,
     /// What keeps it from more.
+    #[serde(rename = "reason")]
     pub why: Option<String>,
     /// Commands that would improve it.
     pub improve: Vec<String>,
@@ -72,6 +73,7 @@ pub struct Route {
     /// The longest region that can be registered now; `None` is as long as the memory.
     pub limit_bytes: Option<u64>,
     /// What keeps it from more.
+    #[serde(rename = "reason")]
     pub why: Option<String>,
     /// Commands that would improve it.
     pub improve: Vec<String>,

@@ -21,6 +21,7 @@ pub struct Region {
     /// Whether the kernel's answers together prove that it keeps its bytes without power.
     pub is_proven: bool,
     /// What keeps it from being proven.
+    #[serde(rename = "reason")]
     pub why: Option<String>,
     /// `deep_flush` as the kernel says it: 1 where it can flush the module's own write buffers.
     pub deep_flush: Option<String>,
@@ -31,6 +32,7 @@ pub struct Region {
     /// Namespaces that have bytes.
     pub namespaces: Vec<Namespace>,
     /// What was read.
+    #[serde(rename = "evidence_found")]
     pub evidence: Vec<String>,
 }
 

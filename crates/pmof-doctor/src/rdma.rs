@@ -43,6 +43,7 @@ pub struct DeviceCapabilities {
 
 /// Why nobody can say what a device can do.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
 #[non_exhaustive]
 pub enum CapabilitiesUnknown {
     /// The library that drives RDMA devices is not installed.
@@ -52,6 +53,7 @@ pub enum CapabilitiesUnknown {
     /// The device did not answer.
     Failed {
         /// The call and its error.
+        #[serde(rename = "reason")]
         why: String,
     },
 }

@@ -15,6 +15,7 @@ pub enum Rds {
     /// It cannot be used.
     Unusable {
         /// Why, and what to do.
+        #[serde(rename = "reason")]
         why: String,
     },
     /// The kernel has it.

@@ -27,7 +27,7 @@ pub struct Platform {
     pub rds: Rds,
 }
 
-/// All that was found. Its JSON form has the same names; units are in them.
+/// All that was found. Its JSON form has the same names, but `reason` for `why` and `why_not`, `medium` for the kind of a memory, and `evidence_found` everywhere; units are in them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Report {
     /// The CPU.

@@ -64,7 +64,7 @@ struct Compared {
 struct Lonely {
     #[serde(flatten)]
     place: Place,
-    why: String,
+    reason: String,
 }
 
 /// All of it.
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &CompareArgs) -> Result<()> {
 fn compare(before: &Document, after: &Document) -> Result<Comparison> {
     let mut later: HashMap<&Place, _> = after.cells.iter().map(|cell| (&cell.place, cell)).collect();
     let (mut cells, mut not_compared) = (Vec::new(), Vec::new());
-    let mut lonely = |place: &Place, why: String| not_compared.push(Lonely { place: place.clone(), why });
+    let mut lonely = |place: &Place, why: String| not_compared.push(Lonely { place: place.clone(), reason: why });
     for cell in &before.cells {
         let other = later.remove(&cell.place);
         match (&cell.outcome, other.map(|other| (other, &other.outcome))) {
@@ -172,7 +172,7 @@ impl Comparison {
             );
         }
         for cell in &self.not_compared {
-            say!("{:width$}  {}", cell.place.to_string(), cell.why);
+            say!("{:width$}  {}", cell.place.to_string(), cell.reason);
         }
         let count = |verdict| self.cells.iter().filter(|cell| cell.verdict == verdict).count();
         say!(

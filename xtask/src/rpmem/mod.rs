@@ -132,7 +132,7 @@ fn no_libfabric() -> Result<Option<String>> {
     let mut doctor = Command::new(release("pmof")?);
     let output = doctor.args(["doctor", "--json"]).output().context("starting pmof doctor")?;
     let report: Value = serde_json::from_slice(&output.stdout).context("the JSON of pmof doctor")?;
-    Ok(report["libfabric"]["unusable"]["why"].as_str().map(str::to_owned))
+    Ok(report["libfabric"]["unusable"]["reason"].as_str().map(str::to_owned))
 }
 
 fn bench(rounds: u32, library: &Library) -> Result<ExitCode> {

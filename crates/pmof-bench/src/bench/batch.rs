@@ -96,7 +96,7 @@ fn print(args: &BatchArgs, persists_us: &[f64], batches_us: &[f64], receipt: &Re
         report.put("waiting", if args.adaptive { "adaptive" } else { "polling" })?;
         report.put_spread("persists_us", &persists)?.put_spread("batch_us", &batch)?;
         report.put_spread("speedup", &speedup)?.put_receipt(receipt)?;
-        report.print();
+        report.print()?;
         return Ok(());
     }
     say!(

@@ -88,13 +88,13 @@ struct Run {
     copied_bytes: u64,
     /// All that went to and came from the member, and what else was asked of the others.
     moved_bytes: Option<u64>,
-    moved_ratio: Option<f64>,
-    seconds: f64,
+    ratio_moved: Option<f64>,
+    elapsed_s: f64,
     /// Of a stream of the same pieces to the same target, in the same run.
-    floor_seconds: Option<f64>,
-    rate_ratio: Option<f64>,
+    floor_elapsed_s: Option<f64>,
+    ratio_rate: Option<f64>,
     /// Persists a second while it caught up, and before it was lost.
-    foreground_ratio: Option<f64>,
+    ratio_foreground: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -131,9 +131,9 @@ pub(super) fn run(args: &CatchUpArgs) -> Result<()> {
     say!("{:<26}{:>13}{:>13}{:>9}{:>9}{:>9}{:>12}", "", "differ", "copied", "moved", "s", "rate", "foreground");
     for run in &runs {
         let ratio = |ratio: Option<f64>| ratio.map_or_else(String::new, |ratio| format!("{ratio:.2} x"));
-        let ratios = [run.moved_ratio, run.rate_ratio, run.foreground_ratio].map(ratio);
+        let ratios = [run.ratio_moved, run.ratio_rate, run.ratio_foreground].map(ratio);
         let [moved, rate, foreground] = &ratios;
-        let Run { what, differing_bytes, copied_bytes, seconds, .. } = run;
+        let Run { what, differing_bytes, copied_bytes, elapsed_s: seconds, .. } = run;
         say!("{what:<26}{differing_bytes:>13}{copied_bytes:>13}{moved:>9}{seconds:>9.3}{rate:>9}{foreground:>12}");
     }
     say!(
@@ -296,7 +296,7 @@ impl Scene {
         let run = self.run(what, pieces, copied_bytes, seconds, None);
         // What the writers added is copied too.
         let floor = self.floor(args, pieces)? * copied_bytes as f64 / bytes_of(pieces) as f64;
-        Ok(Run { foreground_ratio: Some(during / before), ..run.beside(floor) })
+        Ok(Run { ratio_foreground: Some(during / before), ..run.beside(floor) })
     }
 
     /// Seconds that a stream of the same pieces takes to the same target: just started, as it is when a member comes back, with its file there.
@@ -357,25 +357,25 @@ impl Scene {
             // What is copied is read from another member besides.
             all.saturating_sub(copied_bytes)
         });
-        let moved_ratio = moved_bytes.map(|bytes| bytes as f64 / differing_bytes as f64);
-        let (floor_seconds, rate_ratio, foreground_ratio) = (None, None, None);
+        let ratio_moved = moved_bytes.map(|bytes| bytes as f64 / differing_bytes as f64);
+        let (floor_elapsed_s, ratio_rate, ratio_foreground) = (None, None, None);
         Run {
             what,
             differing_bytes,
             copied_bytes,
             moved_bytes,
-            moved_ratio,
-            seconds,
-            floor_seconds,
-            rate_ratio,
-            foreground_ratio,
+            ratio_moved,
+            elapsed_s: seconds,
+            floor_elapsed_s,
+            ratio_rate,
+            ratio_foreground,
         }
     }
 }
 
 impl Run {
-    fn beside(self, floor_seconds: f64) -> Self {
-        Self { floor_seconds: Some(floor_seconds), rate_ratio: Some(floor_seconds / self.seconds), ..self }
+    fn beside(self, floor_elapsed_s: f64) -> Self {
+        Self { floor_elapsed_s: Some(floor_elapsed_s), ratio_rate: Some(floor_elapsed_s / self.elapsed_s), ..self }
     }
 }
 

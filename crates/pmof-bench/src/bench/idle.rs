@@ -48,14 +48,14 @@ pub(super) fn run(args: &IdleArgs) -> Result<()> {
     let elapsed = start.elapsed();
     let alive = connections.iter().filter(|connection| connection.is_established()).count();
     let cpu_percent = after.cpu.saturating_sub(before.cpu).as_secs_f64() / elapsed.as_secs_f64() * 100.0;
-    let memory_mib = after.resident_bytes.saturating_sub(empty.resident_bytes) as f64 / f64::from(1 << 20);
+    let memory_bytes = after.resident_bytes.saturating_sub(empty.resident_bytes);
+    let memory_mib = memory_bytes as f64 / f64::from(1 << 20);
     if args.stage.json {
         let mut report = Report::default();
         report.put("transport", args.stage.reach.transport.name())?.put("connections", alive)?;
         report.put("duration_ms", args.duration_ms)?.put("cpu_percent", cpu_percent)?;
-        report.put("memory_mib", memory_mib)?.put("threads", after.threads)?.put("empty_threads", empty.threads)?;
-        report.print();
-        return Ok(());
+        report.put("memory_bytes", memory_bytes)?.put("threads", after.threads)?.put("empty_threads", empty.threads)?;
+        return report.print();
     }
     say!(
         "A target with {alive} idle connections over {}, for {} ms:",

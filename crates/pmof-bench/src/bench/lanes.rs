@@ -303,7 +303,7 @@ impl Findings {
                 report.put_spread("lanes_mib_per_s", &rate(&self.lanes)?)?;
                 report.put_spread("ratio_one_lane", one)?.put_spread("ratio_lanes", several)?;
             }
-            report.print();
+            report.print()?;
             return Ok(());
         }
         say!(

@@ -11,7 +11,7 @@ use clap::{Args, ValueEnum};
 use pmof::access::Transport;
 use pmof_console::children::exit_with_parent;
 use pmof_console::limits::pin_to;
-use pmof_console::output::say;
+use pmof_console::output::{print_json, say};
 use pmof_console::words::TransportName;
 
 use super::{
@@ -171,8 +171,7 @@ pub fn run_floor_client(args: &FloorClientArgs) -> Result<()> {
     } else {
         serde_json::to_value(measure_round_trips(&mut client, args.count)?)?
     };
-    say!("{json}");
-    Ok(())
+    print_json(&json)
 }
 
 /// Runs `pmof relay`.

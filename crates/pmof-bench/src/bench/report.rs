@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, Result};
 use pmof::{Flushed, Receipt, ReplicaReceipt};
-use pmof_console::{output::say, ratios::RoundRatios};
+use pmof_console::{output::print_json, ratios::RoundRatios};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -67,8 +67,8 @@ impl Report {
     }
 
     /// Prints the object on one line.
-    pub(super) fn print(self) {
-        say!("{}", self.into_value());
+    pub(super) fn print(self) -> Result<()> {
+        print_json(&self.0)
     }
 }
 

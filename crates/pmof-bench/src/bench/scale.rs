@@ -239,7 +239,7 @@ impl ScaleArgs {
         report.put("size_bytes", self.size)?.put("rounds", self.rounds)?.put("round_ms", self.round_ms)?;
         report.put("waiting", self.waiting_name())?.put("one_pool", self.one_pool)?.put("counts", counts)?;
         report.put_receipt(receipt(findings)?)?;
-        report.print();
+        report.print()?;
         Ok(())
     }
 

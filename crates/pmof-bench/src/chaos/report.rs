@@ -48,13 +48,13 @@ impl Counts {
     }
 }
 
-/// How long something took, in milliseconds.
+/// How long something took.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(super) struct Times {
     samples: usize,
-    p50_ms: f64,
-    p99_ms: f64,
-    max_ms: f64,
+    p50_us: f64,
+    p99_us: f64,
+    max_us: f64,
 }
 
 impl Times {
@@ -62,12 +62,13 @@ impl Times {
         let mut histogram = LatencyHistogram::default();
         times.into_iter().for_each(|time| histogram.record(time));
         let LatencySummary { samples, p50_us, p99_us, max_us, .. } = histogram.summary();
-        Self { samples: samples as usize, p50_ms: p50_us / 1e3, p99_ms: p99_us / 1e3, max_ms: max_us / 1e3 }
+        Self { samples: samples as usize, p50_us, p99_us, max_us }
     }
 
     fn print(&self, what: &str) {
         if self.samples > 0 {
-            let Self { samples, p50_ms, p99_ms, max_ms } = self;
+            let Self { samples, p50_us, p99_us, max_us } = self;
+            let [p50_ms, p99_ms, max_ms] = [p50_us, p99_us, max_us].map(|us| us / 1e3);
             say!("{what:<38}{p50_ms:>10.2}{p99_ms:>10.2}{max_ms:>10.2} ms   of {samples}");
         }
     }
@@ -104,11 +105,11 @@ pub(super) struct Report {
     pub(super) catch_ups_begun: u64,
     pub(super) catch_ups: u64,
     /// Members that caught up by what they were known to lack, and were then found to be the same as a whole.
-    pub(super) verified: u64,
-    pub(super) bytes_copied: u64,
+    pub(super) catch_ups_verified: u64,
+    pub(super) copied_bytes: u64,
     in_sync_after: Option<Times>,
-    pub(super) bytes_compared: u64,
-    pub(super) elapsed_seconds: f64,
+    pub(super) compared_bytes: u64,
+    pub(super) elapsed_s: f64,
     transport: &'static str,
     durability: String,
     seed: u64,
@@ -134,11 +135,11 @@ impl Report {
             losses_unprovoked: 0,
             catch_ups_begun: 0,
             catch_ups: 0,
-            verified: 0,
-            bytes_copied: 0,
+            catch_ups_verified: 0,
+            copied_bytes: 0,
             in_sync_after: None,
-            bytes_compared: 0,
-            elapsed_seconds: 0.0,
+            compared_bytes: 0,
+            elapsed_s: 0.0,
             transport,
             durability,
             seed,
@@ -189,7 +190,7 @@ impl Report {
         let Counts { kills, pauses, cuts } = self.faults;
         say!(
             "{kills} kills, {pauses} pauses, {cuts} cuts in {:.1} s, {} of them of members that were returning; {} pauses unnoticed",
-            self.elapsed_seconds,
+            self.elapsed_s,
             self.faults_while_returning,
             self.pauses_unnoticed
         );
@@ -218,12 +219,12 @@ impl Report {
             self.losses_unprovoked,
             self.catch_ups,
             self.catch_ups_begun,
-            self.bytes_copied,
-            self.verified
+            self.copied_bytes,
+            self.catch_ups_verified
         );
         say!(
             "all members hold every acknowledged record and the same {} bytes ({}, {}); seed {}",
-            self.bytes_compared,
+            self.compared_bytes,
             self.transport,
             self.durability,
             self.seed

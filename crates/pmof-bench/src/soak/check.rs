@@ -52,16 +52,16 @@ pub(super) struct CheckArgs {
 #[derive(Debug, Default, Serialize)]
 struct Report {
     /// Batches acknowledged.
-    acked: u64,
+    batches_acknowledged: u64,
     /// Batches issued.
-    issued: u64,
-    checked_bytes: u64,
+    batches_issued: u64,
+    verified_bytes: u64,
     /// Of these, bytes issued and not acknowledged.
     unacknowledged_bytes: u64,
     /// Words of 8 bytes that hold what they must not.
-    wrong: u64,
+    words_wrong: u64,
     /// Acknowledged batches of which some replica lacks something.
-    lost: u64,
+    batches_lost: u64,
 }
 
 /// Runs `pmof soak check`.
@@ -80,7 +80,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
         run.seed,
         args.seed
     );
-    let mut report = Report { acked: told.acked, issued: told.issued, ..Default::default() };
+    let mut report = Report { batches_acknowledged: told.acked, batches_issued: told.issued, ..Default::default() };
     let mut lost = HashSet::new();
     let mut first = None;
     let urls = args.pool.iter().map(|url| (url.to_string(), read_pool(url, args.connect)));
@@ -98,7 +98,7 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
             first.get_or_insert_with(|| format!("{name}, offset {}", wrong.offset));
         });
     }
-    report.lost = lost.len() as u64;
+    report.batches_lost = lost.len() as u64;
     output::print_json(&report)?;
     match first {
         // Until batch 0 is acknowledged nothing is known of what the pool held before.
@@ -111,8 +111,8 @@ pub(super) fn run(args: &CheckArgs) -> Result<()> {
         None => Ok(()),
         Some(place) => bail!(
             "{} words are wrong, the first in {place}; {} acknowledged batches lost something",
-            report.wrong,
-            report.lost
+            report.words_wrong,
+            report.batches_lost
         ),
     }
 }
@@ -133,10 +133,10 @@ fn compare(seed: u64, told: Told, bytes: &[u8], report: &mut Report, mut wrong: 
     }
     let part = &bytes[..ring.words() * WORD_BYTES];
     let checked = ledger.judge(part, |word| {
-        report.wrong += 1;
+        report.words_wrong += 1;
         wrong(&word, workload.ring_batch_of(word.acknowledged, word.offset as usize / WORD_BYTES));
     });
-    report.checked_bytes += checked.words * WORD_BYTES as u64;
+    report.verified_bytes += checked.words * WORD_BYTES as u64;
     report.unacknowledged_bytes += checked.unacknowledged_words * WORD_BYTES as u64;
 }
 

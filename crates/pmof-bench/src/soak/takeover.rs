@@ -87,12 +87,12 @@ struct Summary {
     /// Batches that stopped writers issued when they were continued: no byte of them may be there.
     batches_issued_late: u64,
     /// Writers that named their successor when they ended.
-    told: u64,
+    successors_named: u64,
     /// 8-byte words compared, on all members.
     words_verified: u64,
     /// Of these, words that held an issued value without an acknowledgement.
     words_unacknowledged: u64,
-    elapsed_seconds: f64,
+    elapsed_s: f64,
     transport: &'static str,
     seed: u64,
 }
@@ -117,7 +117,7 @@ pub(super) fn run(args: &TakeoverArgs) -> Result<()> {
             say!("{:>6} takeovers, {} batches acknowledged", round + 1, soak.summary.batches_acknowledged);
         }
     }
-    let summary = Summary { elapsed_seconds: soak.began.elapsed().as_secs_f64(), ..soak.summary };
+    let summary = Summary { elapsed_s: soak.began.elapsed().as_secs_f64(), ..soak.summary };
     if args.json {
         output::print_json(&summary)?;
     } else {
@@ -204,7 +204,7 @@ impl<'a> Soak<'a> {
             sleep(LOOK);
         }
         let words = stopped.last_words();
-        self.summary.told += u64::from(words.contains("took over") || words.contains("taken over"));
+        self.summary.successors_named += u64::from(words.contains("took over") || words.contains("taken over"));
         ensure!(!successor.has_ended()?, "the successor failed beside the stopped writer: {}", successor.last_words());
         successor.kill()?;
         let (told_before, told_late) = stopped.told.split_at(before);
@@ -443,7 +443,7 @@ fn print_summary(summary: &Summary) {
         "takeovers: {} over {} in {:.1} s; {} targets were killed meanwhile",
         summary.takeovers,
         summary.transport,
-        summary.elapsed_seconds,
+        summary.elapsed_s,
         summary.kills_of_target
     );
     say!(
@@ -454,7 +454,7 @@ fn print_summary(summary: &Summary) {
     );
     say!(
         "stopped writers: {} named their successor; {} batches issued when they went on, none of which is there",
-        summary.told,
+        summary.successors_named,
         summary.batches_issued_late
     );
     say!(

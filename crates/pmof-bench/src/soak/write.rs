@@ -58,8 +58,8 @@ pub(super) struct WriteArgs {
 /// What was written.
 #[derive(Debug, Serialize)]
 struct Report {
-    acked: u64,
-    issued: u64,
+    batches_acknowledged: u64,
+    batches_issued: u64,
     durability: String,
     /// Of each replica.
     methods: Vec<String>,
@@ -94,8 +94,8 @@ pub(super) fn run(args: &WriteArgs) -> Result<()> {
     }
     pool.close()?;
     output::print_json(&Report {
-        acked: done,
-        issued: done,
+        batches_acknowledged: done,
+        batches_issued: done,
         durability: receipt.durability.to_string(),
         methods: receipt.replicas.iter().map(|replica| replica.method.to_string()).collect(),
     })

@@ -27,6 +27,7 @@ use crate::{
     copy::{Degraded, check_destination, progress::Progress},
     failure, named,
     new_file::{NewFile, sync_name},
+    pool::point::PointReport,
 };
 
 /// Bytes that are read of the pool at a time: whole chunks.
@@ -95,11 +96,10 @@ struct Report {
     replicas_compared: usize,
     /// Set if the pool was read from fewer replicas than it has.
     degraded: Option<Degraded>,
-    point: Option<String>,
-    point_number: Option<u64>,
+    point: Option<PointReport>,
     opening: u64,
     unix_ms: u64,
-    elapsed_ms: u64,
+    elapsed_s: f64,
 }
 
 pub(crate) fn run(args: &ExportArgs, connect: ConnectArgs) -> anyhow::Result<()> {
@@ -111,7 +111,7 @@ pub(crate) fn run(args: &ExportArgs, connect: ConnectArgs) -> anyhow::Result<()>
     let started = Instant::now();
     let exported = export(args, connect).with_context(|| format!("cannot export {} to {to}", args.url))?;
     let report = Report::new(args, exported, started.elapsed());
-    let text = if args.json { serde_json::to_string(&report)? + "\n" } else { report.text() };
+    let text = if args.json { output::json_object(&report)? + "\n" } else { report.text() };
     if is_stream(&args.file) {
         // Whoever asked may be gone.
         let _ = io::stderr().write_all(text.as_bytes());
@@ -292,17 +292,16 @@ impl Report {
             moment,
             replicas_compared,
             degraded,
-            point: point.map(|point| point.name.clone()),
-            point_number: point.map(|point| point.number),
+            point: point.map(PointReport::from),
             opening: header.opening,
             unix_ms: header.time().as_millis() as u64,
-            elapsed_ms: elapsed.as_millis() as u64,
+            elapsed_s: elapsed.as_secs_f64(),
         }
     }
 
     fn text(&self) -> String {
         let at = match (self.moment, &self.point) {
-            ("point", Some(name)) => format!("at consistency point {name:?}"),
+            ("point", Some(point)) => format!("at consistency point {:?}", point.name),
             ("closed", _) if self.degraded.is_some() => {
                 "as those that were read have it, and not as all of its replicas do".to_owned()
             }

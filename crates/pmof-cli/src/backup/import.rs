@@ -77,7 +77,7 @@ struct Report {
     unix_ms: u64,
     dry_run: bool,
     verified: bool,
-    elapsed_ms: u64,
+    elapsed_s: f64,
     /// What was promised for the bytes; null with `--dry-run`.
     receipt: Option<ReceiptReport>,
 }
@@ -112,7 +112,7 @@ pub(crate) fn run(args: &ImportArgs, connect: ConnectArgs) -> anyhow::Result<()>
             unix_ms: header.time().as_millis() as u64,
             dry_run: args.dry_run,
             verified: !args.no_verify && !args.dry_run,
-            elapsed_ms: started.elapsed().as_millis() as u64,
+            elapsed_s: started.elapsed().as_secs_f64(),
             receipt: receipt.as_ref().map(Into::into),
         });
     }

@@ -48,10 +48,10 @@ pub(super) enum Until {
 /// What was written in one phase.
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct LoadReport {
-    pub(super) elapsed_seconds: f64,
-    pub(super) batches: u64,
-    pub(super) records: u64,
-    pub(super) bytes: u64,
+    pub(super) elapsed_s: f64,
+    pub(super) batches_acknowledged: u64,
+    pub(super) records_acknowledged: u64,
+    pub(super) acknowledged_bytes: u64,
     pub(super) records_per_s: f64,
     pub(super) mib_per_s: f64,
     /// Of one batch: writes, flush, receipt.
@@ -214,14 +214,14 @@ impl Desk {
 
 impl LoadReport {
     fn new(elapsed: Duration, batches: u64, records: u64, bytes: u64, latencies: &LatencyHistogram) -> Self {
-        let elapsed_seconds = elapsed.as_secs_f64();
+        let elapsed_s = elapsed.as_secs_f64();
         Self {
-            elapsed_seconds,
-            batches,
-            records,
-            bytes,
-            records_per_s: records as f64 / elapsed_seconds,
-            mib_per_s: bytes as f64 / f64::from(1 << 20) / elapsed_seconds,
+            elapsed_s,
+            batches_acknowledged: batches,
+            records_acknowledged: records,
+            acknowledged_bytes: bytes,
+            records_per_s: records as f64 / elapsed_s,
+            mib_per_s: bytes as f64 / f64::from(1 << 20) / elapsed_s,
             latency: latencies.summary(),
         }
     }

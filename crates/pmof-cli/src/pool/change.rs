@@ -162,9 +162,9 @@ struct Report {
     added: Option<String>,
     removed: Option<String>,
     /// Members that the pool has now and that have its data.
-    members: usize,
-    in_sync: usize,
-    witnesses: usize,
+    made_count: usize,
+    in_sync_count: usize,
+    witness_count: usize,
 }
 
 pub(super) fn add(args: &AddArgs, connect: ConnectArgs) -> anyhow::Result<()> {
@@ -431,11 +431,12 @@ fn end(
     how: &How,
 ) -> anyhow::Result<()> {
     let status = pool.status().map_err(with_mend)?;
-    let (members, in_sync, witnesses) = (status.made_count, status.in_sync_count(), status.witnesses.len());
+    let (made_count, in_sync_count, witness_count) =
+        (status.made_count, status.in_sync_count(), status.witnesses.len());
     pool.close().map_err(with_mend).context("cannot close the pool")?;
     if how.json {
         let removed = removed.map(|(removed, _)| removed);
-        return output::print_json(&Report { added, removed, members, in_sync, witnesses });
+        return output::print_json(&Report { added, removed, made_count, in_sync_count, witness_count });
     }
     if let Some(added) = added {
         say!("added {added}");
@@ -443,13 +444,13 @@ fn end(
     if let Some((removed, what_stays)) = removed {
         say!("removed {removed}, {what_stays}");
     }
-    let besides = match witnesses {
+    let besides = match witness_count {
         0 => String::new(),
         1 => " and a witness".to_owned(),
-        _ => format!(" and {witnesses} witnesses"),
+        _ => format!(" and {witness_count} witnesses"),
     };
-    let s = if members == 1 { "" } else { "s" };
-    say!("the pool has {members} member{s}, {in_sync} of them in sync{besides}");
+    let s = if made_count == 1 { "" } else { "s" };
+    say!("the pool has {made_count} member{s}, {in_sync_count} of them in sync{besides}");
     Ok(())
 }
 

@@ -75,7 +75,7 @@ struct CheckedJson {
     /// The host that has it; `null` for local replicas.
     node: Option<String>,
     /// Why it was not checked, or not completely.
-    not_checked: Option<String>,
+    reason: Option<String>,
     problems: Vec<String>,
     mismatch_count: u64,
     mismatches: Vec<MismatchJson>,
@@ -251,7 +251,7 @@ fn check_json(path: &Path, set: &PoolSet, report: &CheckReport) -> CheckJson {
             ReplicaSpec::Remote(remote) => Some(remote.node.clone()),
             ReplicaSpec::Local(_) => None,
         },
-        not_checked: replica.unchecked.clone(),
+        reason: replica.unchecked.clone(),
         problems: replica.problems.clone(),
         mismatch_count: replica.mismatch_count,
         mismatches: replica.mismatches.iter().map(mismatch).collect(),

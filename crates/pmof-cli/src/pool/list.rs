@@ -42,7 +42,7 @@ struct ListReport<P> {
 #[derive(Debug, Serialize)]
 pub(crate) struct PoolLine {
     name: String,
-    /// `closed`, `open`, `not closed`, `follows` (of an asynchronous member), `damaged` or `unreadable`.
+    /// `closed`, `open`, `not_closed`, `follows` (of an asynchronous member), `damaged` or `unreadable`.
     health: &'static str,
     len_bytes: Option<u64>,
     opening: Option<u64>,
@@ -51,7 +51,7 @@ pub(crate) struct PoolLine {
     open_by: Option<String>,
     medium: Option<String>,
     /// Why it cannot be used.
-    why: Option<String>,
+    reason: Option<String>,
 }
 
 pub(super) fn run(args: &ListArgs, connect: ConnectArgs) -> anyhow::Result<()> {
@@ -78,7 +78,7 @@ pub(crate) fn lines(target: &TargetUrl, options: &PoolOptions) -> anyhow::Result
     let pools = describe_pools(target, options).context("cannot list the pools")?;
     let mut lines: Vec<_> = pools.iter().map(|(name, info)| PoolLine::new(name, info.as_deref())).collect();
     let writers: Vec<_> = lines.iter().filter_map(|line| Some((staged_for(line)?, line.open_by.clone()?))).collect();
-    for line in lines.iter_mut().filter(|line| line.health == "not closed") {
+    for line in lines.iter_mut().filter(|line| line.health == "not_closed") {
         if let Some((_, writer)) = writers.iter().find(|(name, _)| *name == line.name) {
             (line.health, line.open_by) = ("follows", Some(writer.clone()));
         }
@@ -101,10 +101,15 @@ pub(crate) fn table(pools: &[PoolLine]) -> String {
     let line = |pool: &PoolLine| {
         let size = pool.len_bytes.map_or_else(|| "-".to_owned(), short_size);
         let epoch = pool.epoch.as_deref().and_then(|epoch| epoch.get(..8)).unwrap_or("-");
-        let writer = pool.open_by.as_deref().or(pool.why.as_deref()).unwrap_or("-");
-        row(&pool.name, &size, pool.health, epoch, writer)
+        let writer = pool.open_by.as_deref().or(pool.reason.as_deref()).unwrap_or("-");
+        row(&pool.name, &size, &words(pool.health), epoch, writer)
     };
     std::iter::once(heading).chain(pools.iter().map(line)).collect()
+}
+
+/// As people read a word of JSON.
+fn words(word: &str) -> String {
+    word.replace('_', " ")
 }
 
 /// Without the number of bytes.
@@ -133,13 +138,13 @@ impl PoolLine {
                     epoch,
                     open_by,
                     medium,
-                    why: Some(causes(error).to_string()),
+                    reason: Some(causes(error).to_string()),
                 };
             }
         };
         let health = match (&info.open_by, info.state.is_open) {
             (Some(_), _) => "open",
-            (None, true) => "not closed",
+            (None, true) => "not_closed",
             (None, false) => "closed",
         };
         Self {
@@ -150,7 +155,7 @@ impl PoolLine {
             epoch: Some(info.state.epoch.id.to_string()),
             open_by: info.open_by.clone(),
             medium: Some(info.medium.to_string()),
-            why: None,
+            reason: None,
         }
     }
 }

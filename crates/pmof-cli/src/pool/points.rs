@@ -11,7 +11,7 @@ use pmof_console::{
 };
 use serde::Serialize;
 
-use super::utc::utc;
+use super::{point::PointReport, utc::utc};
 use crate::failure;
 
 /// List the consistency points that a pool's asynchronous members keep
@@ -56,18 +56,15 @@ struct PointsReport {
 #[derive(Debug, Serialize)]
 struct MemberReport {
     url: String,
-    points: Vec<PointReport>,
+    points: Vec<KeptReport>,
     /// Why its points are not known.
-    error: Option<String>,
+    reason: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
-struct PointReport {
-    number: u64,
-    name: String,
-    unix_ms: u64,
-    opening: u64,
-    written_bytes: u64,
+struct KeptReport {
+    #[serde(flatten)]
+    point: PointReport,
     /// Bytes that are kept of what was overwritten up to the next point.
     saved_bytes: u64,
 }
@@ -75,13 +72,11 @@ struct PointReport {
 #[derive(Debug, Serialize)]
 struct RollbackReport {
     url: String,
-    number: u64,
-    name: String,
-    unix_ms: u64,
+    point: PointReport,
     changed_bytes: u64,
     /// What was written behind the point; null where that is not known.
-    dropped_bytes: Option<u64>,
-    dropped_ms: Option<u64>,
+    lost_bytes: Option<u64>,
+    lost_ms: Option<u64>,
     /// Points that the member has no room for any more.
     dropped_points: Vec<String>,
 }
@@ -107,17 +102,15 @@ pub(super) fn roll_back(args: &RollbackArgs, connect: ConnectArgs) -> anyhow::Re
     let ms = |time: Duration| time.as_millis() as u64;
     let report = RollbackReport {
         url: args.url.to_string(),
-        number: rolled.to.number,
-        name: rolled.to.name.clone(),
-        unix_ms: rolled.to.unix_ms,
+        point: PointReport::from(&rolled.to),
         changed_bytes: rolled.changed_bytes,
-        dropped_bytes: rolled.dropped_bytes(),
-        dropped_ms: rolled.dropped_time().map(ms),
+        lost_bytes: rolled.dropped_bytes(),
+        lost_ms: rolled.dropped_time().map(ms),
         dropped_points: rolled.dropped_points.iter().map(|point| point.name.clone()).collect(),
     };
-    let bytes = report.dropped_bytes.map_or_else(|| "an unknown number of".to_owned(), |bytes| bytes.to_string());
+    let bytes = report.lost_bytes.map_or_else(|| "an unknown number of".to_owned(), |bytes| bytes.to_string());
     let seconds =
-        report.dropped_ms.map_or_else(|| "an unknown time".to_owned(), |ms| format!("{:.1} s", ms as f64 / 1000.0));
+        report.lost_ms.map_or_else(|| "an unknown time".to_owned(), |ms| format!("{:.1} s", ms as f64 / 1000.0));
     failure::warn(&format!(
         "{} went back: {bytes} bytes that were written in the {seconds} behind the point are not there any more",
         report.url
@@ -129,7 +122,7 @@ pub(super) fn roll_back(args: &RollbackArgs, connect: ConnectArgs) -> anyhow::Re
     if args.json {
         return output::print_json(&report);
     }
-    let RollbackReport { url, number, name, unix_ms, changed_bytes, .. } = report;
+    let RollbackReport { url, point: PointReport { number, name, unix_ms, .. }, changed_bytes, .. } = report;
     say!("{url} is at consistency point {number}, {name:?}, of {}", utc(unix_ms / 1000));
     say!("{changed_bytes} bytes of it were put back");
     say!(
@@ -140,25 +133,17 @@ pub(super) fn roll_back(args: &RollbackArgs, connect: ConnectArgs) -> anyhow::Re
 
 impl MemberReport {
     fn new(member: &MemberPoints) -> Self {
-        let (points, error) = match &member.points {
-            Ok(points) => (points.iter().map(PointReport::new).collect(), None),
+        let (points, reason) = match &member.points {
+            Ok(points) => (points.iter().map(KeptReport::new).collect(), None),
             Err(why) => (Vec::new(), Some(causes(&**why).to_string())),
         };
-        Self { url: member.replica.to_string(), points, error }
+        Self { url: member.replica.to_string(), points, reason }
     }
 }
 
-impl PointReport {
+impl KeptReport {
     fn new(kept: &KeptPointStatus) -> Self {
-        let point = &kept.point;
-        Self {
-            number: point.number,
-            name: point.name.clone(),
-            unix_ms: point.unix_ms,
-            opening: point.opening,
-            written_bytes: point.written_bytes,
-            saved_bytes: kept.saved_bytes,
-        }
+        Self { point: PointReport::from(&kept.point), saved_bytes: kept.saved_bytes }
     }
 }
 
@@ -169,14 +154,14 @@ impl PointsReport {
             text.push_str("the pool has no asynchronous members, which could keep points\n");
         }
         for member in &self.members {
-            let said = match &member.error {
-                Some(error) => format!("not known: {error}"),
+            let said = match &member.reason {
+                Some(reason) => format!("not known: {reason}"),
                 None => format!("{} kept", member.points.len()),
             };
             // Writing to a string cannot fail.
             let _ = writeln!(text, "{}: {said}", member.url);
-            for point in &member.points {
-                let (time, saved) = (utc(point.unix_ms / 1000), output::size(point.saved_bytes));
+            for KeptReport { point, saved_bytes } in &member.points {
+                let (time, saved) = (utc(point.unix_ms / 1000), output::size(*saved_bytes));
                 let _ = writeln!(text, "  {:<8} {time}  {saved:>10}  {:?}", point.number, point.name);
             }
         }

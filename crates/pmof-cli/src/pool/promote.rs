@@ -11,6 +11,7 @@ use pmof_console::{
 };
 use serde::Serialize;
 
+use super::point::PointReport;
 use crate::failure;
 
 /// Make a pool of an asynchronous member, where all members that count are lost for good
@@ -40,9 +41,8 @@ pub(super) struct PromoteArgs {
 #[derive(Debug, Serialize)]
 struct PromoteReport {
     url: String,
-    point: Option<u64>,
-    point_name: Option<String>,
-    point_unix_ms: Option<u64>,
+    /// Where it is; null where that is not known.
+    point: Option<PointReport>,
     /// What was written beyond the point, as far as the member had heard; null where that is not known.
     lost_bytes: Option<u64>,
     lost_ms: Option<u64>,
@@ -57,7 +57,8 @@ struct FormerReport {
     url: Option<String>,
     /// It knows durably that it is no member any more.
     told: bool,
-    why_not: Option<String>,
+    /// Why it does not.
+    reason: Option<String>,
 }
 
 pub(super) fn run(args: &PromoteArgs, connect: ConnectArgs) -> anyhow::Result<()> {
@@ -117,13 +118,10 @@ fn untold(former: &FormerMember, promoted: &PoolUrl) -> Option<String> {
 
 impl PromoteReport {
     fn new(url: &PoolUrl, promotion: &Promotion) -> Self {
-        let point = promotion.point.as_ref();
         let ms = |time: Option<Duration>| time.map(|time| time.as_millis() as u64);
         Self {
             url: url.to_string(),
-            point: point.map(|point| point.number),
-            point_name: point.map(|point| point.name.clone()),
-            point_unix_ms: point.map(|point| point.unix_ms),
+            point: promotion.point.as_ref().map(PointReport::from),
             lost_bytes: promotion.lost_bytes(),
             lost_ms: ms(promotion.lost_time()),
             silent_ms: ms(promotion.silent_time()),
@@ -135,13 +133,13 @@ impl PromoteReport {
 impl FormerReport {
     fn new(former: &FormerMember) -> Self {
         let FormerMember { index, ref url, ref state } = *former;
-        let (told, why_not) = match state {
+        let (told, reason) = match state {
             FormerState::Told => (true, None),
             FormerState::NotTold(why) => (false, Some(causes(&**why).to_string())),
             FormerState::Unknown => (false, Some("its address is not known".to_owned())),
             FormerState::GoesOn => (false, Some("it is of another pool of the same identity, and goes on".to_owned())),
             _ => (false, None),
         };
-        Self { index, url: Some(url.clone()).filter(|url| !url.is_empty()), told, why_not }
+        Self { index, url: Some(url.clone()).filter(|url| !url.is_empty()), told, reason }
     }
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::{
     copy::progress::Progress,
     failure::Differs,
-    named::{self, NotCompared},
+    named::{self, LeftOut},
     quiet::Quiet,
     unequal::{PAGE_BYTES, odd_ones},
 };
@@ -21,10 +21,10 @@ const WINDOW_BYTES: usize = 1 << 20;
 
 #[derive(Debug, Serialize)]
 struct Report {
-    pool_bytes: u64,
-    replicas_made: usize,
+    len_bytes: u64,
+    made_count: usize,
     compared: Vec<String>,
-    not_compared: Vec<NotCompared>,
+    not_compared: Vec<LeftOut>,
     differing: Vec<Differing>,
 }
 
@@ -73,8 +73,8 @@ pub(super) fn check(urls: &[&PoolUrl], is_json: bool, connect: ConnectArgs) -> a
         return Err(Differs::error(text + &named::and_not_compared(&report.not_compared)));
     }
     named::check_none(&report.not_compared)?;
-    if report.compared.len() < report.replicas_made {
-        let (compared, made) = (report.compared.len(), report.replicas_made);
+    if report.compared.len() < report.made_count {
+        let (compared, made) = (report.compared.len(), report.made_count);
         bail!("{compared} of {made} replicas were compared: name the others, too");
     }
     Ok(())
@@ -84,18 +84,18 @@ fn compare(pool: &Pool, named: &[&PoolUrl], progress: &Progress) -> Result<Repor
     let all = pool.replicas();
     let used = all.iter().enumerate().filter(|(_, (_, why))| why.is_none());
     let used: Vec<_> = used.map(|(index, (replica, _))| (index, replica.to_string())).collect();
-    let out_of_use = all.iter().filter_map(|(replica, why)| Some(NotCompared::new(replica, why.as_ref()?)));
+    let out_of_use = all.iter().filter_map(|(replica, why)| Some(LeftOut::new(replica, why.as_ref()?)));
     let mut not_compared: Vec<_> = out_of_use.collect();
     for left_out in named::left_out(pool, named) {
-        if not_compared.iter().all(|told| told.replica != left_out.replica) {
+        if not_compared.iter().all(|told| told.url != left_out.url) {
             not_compared.push(left_out);
         }
     }
     let mut differing: Vec<Differing> = Vec::new();
     let mut windows = vec![vec![0; WINDOW_BYTES]; used.len()];
-    let (mut offset, pool_bytes) = (0, pool.len_bytes());
-    while offset < pool_bytes {
-        let len = (pool_bytes - offset).min(WINDOW_BYTES as u64) as usize;
+    let (mut offset, len_bytes) = (0, pool.len_bytes());
+    while offset < len_bytes {
+        let len = (len_bytes - offset).min(WINDOW_BYTES as u64) as usize;
         for ((index, _), window) in used.iter().zip(&mut windows) {
             pool.read_replica(*index, offset, &mut window[..len])?;
         }
@@ -118,12 +118,12 @@ fn compare(pool: &Pool, named: &[&PoolUrl], progress: &Progress) -> Result<Repor
         progress.set(offset);
     }
     let compared = used.iter().map(|(_, replica)| replica.clone()).collect();
-    Ok(Report { pool_bytes, replicas_made: pool.made_count(), compared, not_compared, differing })
+    Ok(Report { len_bytes, made_count: pool.made_count(), compared, not_compared, differing })
 }
 
 impl Report {
     fn tell(&self) {
-        say!("{} bytes read of {} of {} replicas", self.pool_bytes, self.compared.len(), self.replicas_made);
+        say!("{} bytes read of {} of {} replicas", self.len_bytes, self.compared.len(), self.made_count);
         for Differing { offset, len_bytes, replicas } in &self.differing {
             let end = offset + len_bytes;
             match replicas {
@@ -133,7 +133,7 @@ impl Report {
                 None => say!("bytes {offset}..{end} differ, and nothing says which replica is right"),
             }
         }
-        let is_all = self.compared.len() == self.replicas_made && self.not_compared.is_empty();
+        let is_all = self.compared.len() == self.made_count && self.not_compared.is_empty();
         match (self.compared.len(), self.differing.is_empty()) {
             (1, _) => say!("there is no other replica to compare it with"),
             (_, true) if is_all => say!("all replicas are equal"),

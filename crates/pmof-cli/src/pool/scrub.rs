@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::{
     copy::progress::Progress,
     failure::Differs,
-    named::{self, NotCompared},
+    named::{self, LeftOut},
 };
 
 /// How often it is looked whether all have caught up.
@@ -36,18 +36,18 @@ pub(super) struct ScrubArgs {
 
 #[derive(Debug, Serialize)]
 struct Report {
-    pool_bytes: u64,
+    len_bytes: u64,
     replicas_compared: usize,
-    replicas_made: usize,
-    bytes_compared: u64,
+    made_count: usize,
+    compared_bytes: u64,
     repaired: Vec<RepairedPage>,
     undecided: Vec<Page>,
-    not_compared: Vec<NotCompared>,
+    not_compared: Vec<LeftOut>,
 }
 
 #[derive(Debug, Serialize)]
 struct RepairedPage {
-    replica: String,
+    url: String,
     #[serde(flatten)]
     page: Page,
 }
@@ -106,23 +106,22 @@ pub(super) fn run(args: &ScrubArgs, connect: ConnectArgs) -> anyhow::Result<()> 
 }
 
 /// Members that are not in sync, and those of `named` that are none.
-fn not_compared(pool: &Pool, named: &[PoolUrl], statuses: &[ReplicaStatus]) -> Vec<NotCompared> {
+fn not_compared(pool: &Pool, named: &[PoolUrl], statuses: &[ReplicaStatus]) -> Vec<LeftOut> {
     let mut all: Vec<_> = statuses.iter().filter_map(not_in_sync).collect();
-    let is_known =
-        |left_out: &NotCompared| statuses.iter().any(|status| status.replica.to_string() == left_out.replica);
+    let is_known = |left_out: &LeftOut| statuses.iter().any(|status| status.replica.to_string() == left_out.url);
     let named: Vec<_> = named.iter().collect();
     all.extend(named::left_out(pool, &named).into_iter().filter(|left_out| !is_known(left_out)));
     all
 }
 
-fn not_in_sync(status: &ReplicaStatus) -> Option<NotCompared> {
-    let why = match &status.state {
+fn not_in_sync(status: &ReplicaStatus) -> Option<LeftOut> {
+    let reason = match &status.state {
         ReplicaState::InSync => return None,
         ReplicaState::Slow => "it is too slow".to_owned(),
         ReplicaState::Lost(why) => causes(&**why).to_string(),
         _ => "it is not in sync".to_owned(),
     };
-    Some(NotCompared { replica: status.replica.to_string(), why })
+    Some(LeftOut { url: status.replica.to_string(), reason })
 }
 
 /// Waits until no replica catches up any more. One that is lost meanwhile is not waited for.
@@ -135,17 +134,17 @@ fn wait_caught_up(pool: &Pool) -> anyhow::Result<()> {
 }
 
 impl Report {
-    fn new(report: &ScrubReport, (pool_bytes, replicas_made): (u64, usize), not_compared: Vec<NotCompared>) -> Self {
+    fn new(report: &ScrubReport, (len_bytes, made_count): (u64, usize), not_compared: Vec<LeftOut>) -> Self {
         let repaired = report.repaired.iter();
         let page = |repaired: &pmof::replica::Repaired| RepairedPage {
-            replica: repaired.replica.to_string(),
+            url: repaired.replica.to_string(),
             page: Page::of(&repaired.range),
         };
         Self {
-            pool_bytes,
+            len_bytes,
             replicas_compared: report.replica_count,
-            replicas_made,
-            bytes_compared: report.compared_bytes,
+            made_count,
+            compared_bytes: report.compared_bytes,
             repaired: repaired.map(page).collect(),
             undecided: report.undecided.iter().map(Page::of).collect(),
             not_compared,

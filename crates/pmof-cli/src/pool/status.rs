@@ -16,7 +16,7 @@ use pmof_console::{
 };
 use serde::Serialize;
 
-use super::{remove::is_of_unusable, utc::utc};
+use super::{point::PointReport, remove::is_of_unusable, utc::utc};
 use crate::{failure::Differs, watch::WatchArgs};
 
 /// Show which members a pool has, in which states they are, and how many losses it survives now
@@ -45,9 +45,9 @@ struct StatusReport {
     /// Who has it open for writing.
     open_by: Option<String>,
     is_closed: bool,
-    made: usize,
-    in_sync: usize,
-    witnesses: usize,
+    made_count: usize,
+    in_sync_count: usize,
+    witness_count: usize,
     quorum: usize,
     /// How many members an opening for writing takes, unless one is known to have everything.
     needed: usize,
@@ -60,8 +60,12 @@ struct StatusReport {
     events: Option<Vec<EventReport>>,
 }
 
+const IN_SYNC: &str = "in_sync";
+
+const CATCHING_UP: &str = "catching_up";
+
 /// What the writer says of a spare that could not take the place of a lost member.
-const NOT_TAKEN: &str = "not taken";
+const NOT_TAKEN: &str = "not_taken";
 
 /// What it says of an asynchronous member that it is connected to.
 const FOLLOWING: &str = "following";
@@ -69,7 +73,7 @@ const FOLLOWING: &str = "following";
 #[derive(Debug, Serialize)]
 struct EventReport {
     unix_ms: u64,
-    what: String,
+    message: String,
 }
 
 /// What the pool's writer says of a member.
@@ -77,7 +81,7 @@ struct EventReport {
 struct ProgressReport {
     standing: &'static str,
     missing_bytes: u64,
-    bytes_per_second: u64,
+    bytes_per_s: u64,
     lag_bytes: u64,
     lag_ms: u64,
 }
@@ -103,7 +107,7 @@ struct MemberReport {
     /// It keeps who is in sync, and none of the bytes; its state is "witness" where it answers.
     is_witness: bool,
     state: &'static str,
-    why: Option<String>,
+    reason: Option<String>,
     opening: Option<u64>,
     mark: Option<u64>,
     /// Of an asynchronous member: where it is, and how far its writer was when it was heard last.
@@ -119,16 +123,6 @@ struct MemberReport {
     /// The command that removes what is left of a lost one; `None` where nothing is.
     #[serde(skip)]
     removal: Option<&'static str>,
-}
-
-#[derive(Debug, Serialize)]
-struct PointReport {
-    number: u64,
-    opening: u64,
-    /// Bytes that the writer had written in that opening.
-    written_bytes: u64,
-    unix_ms: u64,
-    name: String,
 }
 
 pub(super) fn run(args: &StatusArgs, connect: ConnectArgs) -> anyhow::Result<()> {
@@ -201,9 +195,9 @@ impl StatusReport {
             forced: members.forced.as_ref().map(ForcedReport::new),
             open_by: members.writer.clone(),
             is_closed: members.is_closed,
-            made: members.made_count,
-            in_sync: members.in_sync_count(),
-            witnesses: members.witness_count,
+            made_count: members.made_count,
+            in_sync_count: members.in_sync_count(),
+            witness_count: members.witness_count,
             quorum: members.quorum,
             needed: (members.made_count + members.witness_count + 1).saturating_sub(members.quorum),
             here: members.members.iter().filter(|member| is_here(member)).count(),
@@ -220,8 +214,7 @@ impl StatusReport {
     /// That there are two histories of the pool, and where: the one of its members, and another.
     fn histories(&self) -> Option<String> {
         let other = self.members.iter().find(|member| member.is_another_history)?;
-        let urls =
-            self.members.iter().filter(|member| member.state == "in sync").filter_map(|member| member.url.clone());
+        let urls = self.members.iter().filter(|member| member.state == IN_SYNC).filter_map(|member| member.url.clone());
         let (urls, opening) = (urls.collect::<Vec<_>>().join(", "), other.opening.unwrap_or_default());
         let url = other.url.as_deref().unwrap_or("a replica");
         Some(format!(
@@ -233,7 +226,7 @@ impl StatusReport {
 
     /// Why the pool cannot be opened, and what to do.
     fn too_few(&self) -> String {
-        let Self { in_sync, here, needed, made, witnesses, .. } = *self;
+        let Self { in_sync_count: in_sync, here, needed, made_count: made, witness_count: witnesses, .. } = *self;
         let all = made + witnesses;
         let (is, read) =
             (if here == 1 { "is" } else { "are" }, "read what is there with `pmof cp --min-replicas 1 MEMBER FILE`");
@@ -281,7 +274,7 @@ impl StatusReport {
         if self.opening > 0 {
             line("opening", &format!("{}, epoch {}, mark {}", self.opening, self.epoch, self.mark));
         }
-        let witnesses = match self.witnesses {
+        let witnesses = match self.witness_count {
             0 => String::new(),
             1 => ", and a witness".to_owned(),
             more => format!(", and {more} witnesses"),
@@ -289,7 +282,7 @@ impl StatusReport {
         if let Some(forced) = &self.forced {
             line("forced", &format!("{forced}; `pmof pool clear MEMBER` when that is known"));
         }
-        line("in sync", &format!("{} of {}{witnesses}, quorum {}", self.in_sync, self.made, self.quorum));
+        line("in sync", &format!("{} of {}{witnesses}, quorum {}", self.in_sync_count, self.made_count, self.quorum));
         match self.losses_survived {
             Some(0) => line("survives", &"no further loss"),
             Some(1) => line("survives", &"the loss of any one member"),
@@ -300,17 +293,17 @@ impl StatusReport {
             let index = member.index.map_or_else(|| "?".to_owned(), |index| index.to_string());
             let url = member.url.as_deref().unwrap_or("(no address known)");
             let domain = if member.domain.is_empty() { String::new() } else { format!(" in {}", member.domain) };
-            let why = member.why.as_ref().map_or_else(String::new, |why| format!(": {why}"));
+            let why = member.reason.as_ref().map_or_else(String::new, |why| format!(": {why}"));
             let why = member.progress.as_ref().map_or_else(String::new, ToString::to_string) + &why;
             let domain =
                 if member.is_witness && member.state != "witness" { format!("{domain}, a witness") } else { domain };
-            line("member", &format!("{index} {:<8} {url}{domain}{why}", member.state));
+            line("member", &format!("{index} {:<8} {url}{domain}{why}", member.state.replace('_', " ")));
         }
         if let Some(histories) = self.histories() {
             line("histories", &histories);
         }
-        for EventReport { unix_ms, what } in self.events.iter().flatten() {
-            line("event", &format!("{} {what}", utc(unix_ms / 1000)));
+        for EventReport { unix_ms, message } in self.events.iter().flatten() {
+            line("event", &format!("{} {message}", utc(unix_ms / 1000)));
         }
         let is_gone = |member: &&MemberReport| member.index.is_some() && matches!(member.state, "lost" | "foreign");
         if let (Some(gone), Some(_)) = (self.members.iter().find(is_gone), self.losses_survived) {
@@ -339,39 +332,40 @@ impl StatusReport {
 
 impl EventReport {
     fn new(event: &ToldEvent) -> Self {
-        Self { unix_ms: event.unix_ms, what: event.text.clone() }
+        Self { unix_ms: event.unix_ms, message: event.text.clone() }
     }
 }
 
 impl ProgressReport {
     fn new(progress: &MemberProgress, is_spare: bool) -> Self {
-        let MemberProgress { standing, missing_bytes, bytes_per_second, lag_bytes, lag_ms, .. } = *progress;
+        let MemberProgress { standing, missing_bytes, bytes_per_second: bytes_per_s, lag_bytes, lag_ms, .. } =
+            *progress;
         let standing = match standing {
-            MemberStanding::InSync => "in sync",
-            MemberStanding::CatchingUp => "catching up",
+            MemberStanding::InSync => IN_SYNC,
+            MemberStanding::CatchingUp => CATCHING_UP,
             MemberStanding::Slow => "slow",
             MemberStanding::Lost if is_spare => NOT_TAKEN,
             MemberStanding::Lost => "lost",
             MemberStanding::Following => FOLLOWING,
             _ => "unknown",
         };
-        Self { standing, missing_bytes, bytes_per_second, lag_bytes, lag_ms }
+        Self { standing, missing_bytes, bytes_per_s, lag_bytes, lag_ms }
     }
 }
 
 impl std::fmt::Display for ProgressReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { standing, missing_bytes, bytes_per_second, lag_bytes, lag_ms } = self;
+        let Self { standing, missing_bytes, bytes_per_s, lag_bytes, lag_ms } = self;
         match *standing {
-            "in sync" => Ok(()),
-            "catching up" => {
-                let (missing, rate) = (output::size(*missing_bytes), output::size(*bytes_per_second));
+            IN_SYNC => Ok(()),
+            CATCHING_UP => {
+                let (missing, rate) = (output::size(*missing_bytes), output::size(*bytes_per_s));
                 write!(f, ", lacks {missing} (copied at {rate} a second)")
             }
             FOLLOWING => {
                 write!(f, ", follows and lags {} and {:.1} s", output::size(*lag_bytes), *lag_ms as f64 / 1000.0)
             }
-            standing => write!(f, ", {standing} by its writer's word"),
+            standing => write!(f, ", {} by its writer's word", standing.replace('_', " ")),
         }
     }
 }
@@ -424,13 +418,6 @@ fn point_of(
     format!("at consistency point {}{}{}", named(point), lag.unwrap_or_default(), staged.unwrap_or_default())
 }
 
-impl PointReport {
-    fn new(point: &ConsistencyPoint) -> Self {
-        let ConsistencyPoint { number, opening, written_bytes, unix_ms, ref name } = *point;
-        Self { number, opening, written_bytes, unix_ms, name: name.clone() }
-    }
-}
-
 impl MemberReport {
     fn new(member: &MemberStatus, told: Option<&WriterStatus>) -> Self {
         let of_member = |progress: &&MemberProgress| Some(progress.index) == member.index;
@@ -438,8 +425,8 @@ impl MemberReport {
         let progress = progress.map(|told| ProgressReport::new(told, matches!(member.state, MemberState::Spare)));
         let words = |why: &ReplicaError| Some(causes(why).to_string());
         let is_refused = || progress.as_ref().is_some_and(|progress| progress.standing == NOT_TAKEN);
-        let (state, why) = match &member.state {
-            MemberState::InSync => ("in sync", None),
+        let (state, reason) = match &member.state {
+            MemberState::InSync => (IN_SYNC, None),
             MemberState::Syncing => ("syncing", None),
             MemberState::Behind(why) => ("behind", words(why)),
             MemberState::Foreign(why) => ("foreign", words(why)),
@@ -469,12 +456,12 @@ impl MemberReport {
             domain: member.domain.clone(),
             is_witness: member.is_witness,
             state,
-            why,
+            reason,
             opening: info.map(|info| info.state.opening),
             mark: info.map(|info| info.state.mark),
-            point: point.map(|point| PointReport::new(point)),
-            heard: heard.map(|heard| PointReport::new(heard)),
-            staged: staged.map(|staged| PointReport::new(staged)),
+            point: point.map(|point| PointReport::from(&**point)),
+            heard: heard.map(|heard| PointReport::from(&**heard)),
+            staged: staged.map(|staged| PointReport::from(&**staged)),
             progress,
             is_another_history: matches!(&member.state, MemberState::Foreign(why) if matches!(**why, ReplicaError::AnotherHistory { .. })),
             removal: match &member.state {

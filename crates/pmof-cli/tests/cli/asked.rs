@@ -77,12 +77,12 @@ fn a_target_says_how_it_is() {
     assert!(report["memory_bytes"].as_u64().unwrap() >= 2 * (48 << 10), "{report}");
     assert_eq!(report["pools"].as_array().unwrap().len(), 4);
 
-    for (name, health) in [("open", "open"), ("closed", "closed"), ("left", "not closed"), ("damaged", "damaged")] {
+    for (name, health) in [("open", "open"), ("closed", "closed"), ("left", "not_closed"), ("damaged", "damaged")] {
         assert_eq!(pool(&report, name)["health"], health, "{report}");
     }
     assert_eq!(pool(&report, "open")["len_bytes"], 1 << 20);
     assert!(pool(&report, "open")["open_by"].as_str().unwrap().starts_with("the initiator at 127.0.0.1:"), "{report}");
-    assert!(pool(&report, "damaged")["why"].as_str().unwrap().contains("was not touched"), "{report}");
+    assert!(pool(&report, "damaged")["reason"].as_str().unwrap().contains("was not touched"), "{report}");
     assert_eq!(pool(&report, "damaged")["len_bytes"], Value::Null);
     writer.close().unwrap();
     let report = pmof(["status", "--json", &target.address]).json();
@@ -108,7 +108,7 @@ fn pools_are_listed_with_their_health() {
     assert!(lines[4].contains(" open ") && lines[4].contains("the initiator at 127.0.0.1"), "{said}");
     assert_eq!(lines.len(), 5);
     let report = pmof(["pool", "ls", "-l", "--json", &target.address]).json();
-    assert_eq!(pool(&report, "left")["health"], "not closed");
+    assert_eq!(pool(&report, "left")["health"], "not_closed");
     // Names alone, as before.
     let report = pmof(["pool", "ls", "--json", &target.address]).json();
     assert_eq!(report["pools"], serde_json::json!(["closed", "damaged", "left", "open"]));

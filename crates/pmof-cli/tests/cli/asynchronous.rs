@@ -18,7 +18,7 @@ fn a_member_is_added_shown_and_promoted() {
     let said = pmof(["pool", "add", "--async", &here, &far]).done();
     assert_eq!(said, format!("added {far}\nthe pool has 1 member, 1 of them in sync\n"));
     let report = pmof(["pool", "status", "--json", &here]).json();
-    assert_eq!((&report["made"], &report["quorum"]), (&1.into(), &1.into()), "{report}");
+    assert_eq!((&report["made_count"], &report["quorum"]), (&1.into(), &1.into()), "{report}");
     let member = &report["members"][1];
     assert_eq!((&member["state"], &member["url"]), (&"async".into(), &far.as_str().into()), "{report}");
     assert_eq!(member["point"]["opening"], member["heard"]["opening"], "{report}");
@@ -122,7 +122,7 @@ fn the_state_of_a_pool_has_its_writers_word() {
     let said = shown(" follows asynchronously");
     assert!(said.lines().any(|line| line.starts_with("event      20") && line.contains(&far)), "{said}");
     let report = pmof(["pool", "status", "--json", &here]).json();
-    assert_eq!(report["members"][0]["progress"]["standing"], "in sync", "{report}");
+    assert_eq!(report["members"][0]["progress"]["standing"], "in_sync", "{report}");
     assert!(report["events"][0]["unix_ms"].as_u64() > Some(1 << 40), "{report}");
     two[1].kill();
     shown(", lost by its writer's word: ");

@@ -338,7 +338,7 @@ fn a_pool_that_is_being_written_is_exported_at_a_point() {
             let name = format!("restored{at}");
             pmof(["pool", "import", text(&export), &two[0].url(&name)]).done();
             let count = records(&contents(&two[0].url(&name)));
-            assert_eq!(said["point"], format!("record {count}"), "{said}");
+            assert_eq!(said["point"]["name"], format!("record {count}"), "{said}");
             assert!(count > last, "{count} after {last}");
             last = count;
         }
@@ -550,7 +550,11 @@ fn an_export_of_fewer_replicas_than_there_are_is_warned_of() {
     }
     assert!(!said.output.contains("as its writer closed it"), "{said:?}");
     let report: serde_json::Value = serde_json::from_str(&export("two", &["--json"]).output).unwrap();
-    assert_eq!((&report["degraded"]["opened"], &report["degraded"]["made"]), (&1.into(), &2.into()), "{report}");
+    assert_eq!(
+        (&report["degraded"]["opened_count"], &report["degraded"]["made_count"]),
+        (&1.into(), &2.into()),
+        "{report}"
+    );
     // With all of them there is nothing to warn of.
     let whole = place.path().join("whole");
     let said = pmof(["pool", "export", &urls[1], text(&whole)]);

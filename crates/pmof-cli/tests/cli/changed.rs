@@ -36,7 +36,7 @@ fn a_lost_replica_is_replaced_and_the_command_can_be_given_again() {
     let again = pmof(["pool", "replace", &urls[0], &urls[1], &urls[3], "--json"]);
     assert!(again.errors.contains("is none: nothing was replaced"), "{again:?}");
     let again: serde_json::Value = serde_json::from_str(&again.output).unwrap();
-    assert_eq!((&again["members"], &again["in_sync"]), (&3.into(), &3.into()));
+    assert_eq!((&again["made_count"], &again["in_sync_count"]), (&3.into(), &3.into()));
     assert!(again["added"].is_null() && again["removed"].is_null(), "{again}");
 
     four[1].restart();
@@ -54,7 +54,7 @@ fn a_lost_replica_is_replaced_and_the_command_can_be_given_again() {
 fn members_come_and_go() {
     let (_four, urls) = made(1);
     let report = pmof(["pool", "add", &urls[0], &urls[1], "--json"]).json();
-    assert_eq!((&report["added"], &report["members"]), (&urls[1].as_str().into(), &2.into()), "{report}");
+    assert_eq!((&report["added"], &report["made_count"]), (&urls[1].as_str().into(), &2.into()), "{report}");
     let said = pmof(["pool", "add", &urls[1], &urls[2]]).done();
     assert!(said.ends_with("the pool has 3 members, 3 of them in sync\n"), "{said}");
     let said = pmof(["pool", "remove", &urls[1], &urls[0]]).done();
@@ -63,7 +63,7 @@ fn members_come_and_go() {
         format!("removed {}, whose bytes stay there\nthe pool has 2 members, 2 of them in sync\n", urls[0])
     );
     let report = pmof(["pool", "remove", &urls[1], "2", "--json"]).json();
-    assert_eq!((&report["removed"], &report["members"]), (&"2".into(), &1.into()), "{report}");
+    assert_eq!((&report["removed"], &report["made_count"]), (&"2".into(), &1.into()), "{report}");
     pmof(["pool", "remove", &urls[1], "1"]).failed(&["the only member that is in sync", "add another"]);
 }
 
@@ -195,7 +195,11 @@ fn a_witness_is_added_shown_replaced_and_removed() {
     assert_eq!(said.output, format!("added {}\n{summary}", urls[2]));
     let again = pmof(["pool", "add", "--witness", &urls[0], &urls[2], "--json"]);
     let again: serde_json::Value = serde_json::from_str(&again.output).unwrap();
-    assert_eq!((&again["members"], &again["witnesses"]), (&2.into(), &1.into()), "by itself it can be given again");
+    assert_eq!(
+        (&again["made_count"], &again["witness_count"]),
+        (&2.into(), &1.into()),
+        "by itself it can be given again"
+    );
     let said = pmof(["pool", "status", &urls[2]]).done();
     for line in ["in sync    2 of 2, and a witness, quorum 2\n", "survives   the loss of any one member\n"] {
         assert!(said.contains(line), "{said}");
@@ -260,7 +264,7 @@ fn a_spare_is_added_shown_taken_and_removed() {
     }
     pool.close().unwrap();
     let report = pmof(["pool", "status", &urls[3], "--json"]).json();
-    assert_eq!((&report["in_sync"], &report["made"]), (&2.into(), &2.into()), "{report}");
+    assert_eq!((&report["in_sync_count"], &report["made_count"]), (&2.into(), &2.into()), "{report}");
 
     // The former member knows of a spare there, which has the pool now.
     four[1].kill();
@@ -268,7 +272,7 @@ fn a_spare_is_added_shown_taken_and_removed() {
     let former = four[0].url("orders");
     let report: serde_json::Value = serde_json::from_str(&pmof(["pool", "status", &former, "--json"]).output).unwrap();
     let states: Vec<_> = report["members"].as_array().unwrap().iter().map(|member| &member["state"]).collect();
-    assert_eq!(states, ["lost", "in sync", "foreign"], "{report}");
+    assert_eq!(states, ["lost", "in_sync", "foreign"], "{report}");
     pmof(["pool", "remove", "--force", &former, "1"]).failed(&[
         "does not go on as the pool",
         &urls[3],

@@ -130,7 +130,7 @@ fn replicas_are_all_written_verified_and_compared() {
     let report = pmof(["cp", text(&source), &first, "--replica", &second, "--json"]).json();
     assert_eq!((&report["durability"], &report["verified"]), (&"power-failure".into(), &true.into()));
     assert_eq!(report["receipt"]["replicas"].as_array().unwrap().len(), 2);
-    assert_eq!(report["receipt"]["replicas"][1]["replica"], second.as_str());
+    assert_eq!(report["receipt"]["replicas"][1]["url"], second.as_str());
     assert_eq!(report["receipt"]["replicas"][1]["method"], "send-after-write");
     assert_eq!(report["receipt"]["replicas"][1]["evidence"], "probed");
     for (index, url) in [&first, &second].into_iter().enumerate() {
@@ -263,7 +263,7 @@ fn a_copy_of_a_pool_that_is_being_written_says_so() {
     let pool = Pool::options().require(Durability::ProcessCrash).replica(&url).create(1 << 20).unwrap();
     let copy = place.path().join("copy");
     let said = pmof(["cp", &url, text(&copy), "--json"]);
-    let words = ["warning: ", "has the pool open for writing", "no moment of the pool", "pmof pool export"];
+    let words = ["\"warning\":\"", "has the pool open for writing", "no moment of the pool", "pmof pool export"];
     assert!(said.code == Some(0) && words.iter().all(|word| said.errors.contains(word)), "{said:?}");
     let report: serde_json::Value = serde_json::from_str(&said.output).unwrap();
     assert!(report["written"].as_str().unwrap().contains("has the pool open for writing"), "{report}");

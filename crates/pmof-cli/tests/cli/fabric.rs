@@ -122,8 +122,8 @@ fn a_pool_is_written_and_found_again_after_a_kill() {
 
     let _again = FabricTarget::start(root.path(), &target.address).unwrap();
     let check = pmof(["soak", "check", "--pool", &written, "--ledger", text(&ledger), "--seed", "5"]).json();
-    assert_eq!((&check["wrong"], &check["lost"]), (&0.into(), &0.into()), "{check}");
-    assert!(check["acked"].as_u64().unwrap() > 20, "{check}");
+    assert_eq!((&check["words_wrong"], &check["batches_lost"]), (&0.into(), &0.into()), "{check}");
+    assert!(check["batches_acknowledged"].as_u64().unwrap() > 20, "{check}");
     let info = pmof(["pool", "info", &copied, "--json"]).done();
     assert!(info.contains("3000001"), "{info}");
     let back = place.path().join("back");
@@ -377,7 +377,7 @@ fn the_demo_and_chaos_run_over_libfabric() {
 fn the_doctor_lists_providers() {
     let report = pmof(["doctor", "--json"]).json();
     if report["libfabric"]["unusable"].is_object() {
-        let why = report["libfabric"]["unusable"]["why"].as_str().unwrap();
+        let why = report["libfabric"]["unusable"]["reason"].as_str().unwrap();
         assert!(why.contains("apt install libfabric1"), "{why}");
         skip_report::skipped!("no libfabric: {why}");
         return;
@@ -385,13 +385,13 @@ fn the_doctor_lists_providers() {
     let providers = report["libfabric"]["found"]["providers"].as_array().unwrap();
     let of = |scheme: &str| providers.iter().find(|provider| provider["scheme"] == scheme);
     for scheme in ["fabric+tcp", "fabric+tcp-msg"] {
-        assert!(of(scheme).unwrap()["why_not"].is_null(), "{report}");
+        assert!(of(scheme).unwrap()["reason"].is_null(), "{report}");
     }
     if let Some(udp) = providers.iter().find(|provider| provider["name"] == "udp") {
-        assert!(udp["why_not"].as_str().unwrap().contains("it lacks"), "{report}");
+        assert!(udp["reason"].as_str().unwrap().contains("it lacks"), "{report}");
     }
     if let Some(sockets) = of("fabric+sockets") {
-        assert!(sockets["why_not"].as_str().unwrap().contains("10 ms"), "{report}");
+        assert!(sockets["reason"].as_str().unwrap().contains("10 ms"), "{report}");
     }
     let text = pmof(["doctor"]).done();
     assert!(text.contains("fabric+tcp://, flushed by the target's CPU"), "{text}");

@@ -21,7 +21,7 @@ fn pools_are_described() {
     assert_eq!((&copy["url"], &copy["len_bytes"]), (&url.as_str().into(), &5000.into()));
     assert_eq!((&copy["copied_file_len_bytes"], &copy["open_by"]), (&5000.into(), &serde_json::Value::Null));
     assert_eq!(copy["file_len_bytes"], pmof_control::DATA_OFFSET + 8192);
-    assert_eq!((&copy["format"], &copy["opening"], &copy["is_closed"]), (&3.into(), &1.into(), &true.into()));
+    assert_eq!((&copy["pool_format"], &copy["opening"], &copy["is_closed"]), (&3.into(), &1.into(), &true.into()));
     assert_eq!(other["is_closed"], false);
     let levels = copy["levels"].as_array().unwrap();
     assert_eq!(levels.len(), 3);
@@ -61,13 +61,13 @@ fn the_doctor_promises_what_was_probed() {
         |name: &str| memories.iter().find(|memory| memory["name"] == name).unwrap_or_else(|| panic!("{report}"));
     let there = named(path);
     assert_eq!(
-        (&there["kind"], &there["durability"]),
+        (&there["medium"], &there["durability"]),
         (&disk.kind.to_string().into(), &disk.strongest.to_string().into())
     );
     assert_eq!(there["evidence_found"].as_array().unwrap().len(), disk.evidence.len());
     assert_eq!(there["routes"][0]["durability"], disk.strongest.to_string());
     let memory = named("process memory");
-    assert_eq!((&memory["kind"], &memory["durability"]), (&"anonymous memory".into(), &"visible".into()));
+    assert_eq!((&memory["medium"], &memory["durability"]), (&"anonymous memory".into(), &"visible".into()));
     assert!(report["limits"]["open_files"]["hard"].as_u64().is_some_and(|limit| limit > 0), "{report}");
 
     let said = pmof(["doctor"]).done();

@@ -14,12 +14,15 @@ mod foreign;
 mod heeded;
 mod hungry;
 mod interrupted;
+mod json;
 mod killed;
 mod limits;
 mod logs;
 mod looks;
 mod metrics;
 mod named;
+#[path = "../names/mod.rs"]
+mod names;
 mod odd;
 mod planned;
 mod rds;

@@ -52,15 +52,15 @@ fn an_import_of_the_pool_among_those_named_is_told() {
         not_compared(&run(&command, &[&other, &urls[0]], &[]), &other);
         let said = run(&command, &[&other, &urls[0]], &["--json"]);
         let report: Value = serde_json::from_str(&said.output).unwrap();
-        assert_eq!((said.code, &report["not_compared"][0]["replica"]), (Some(1), &other.as_str().into()), "{report}");
+        assert_eq!((said.code, &report["not_compared"][0]["url"]), (Some(1), &other.as_str().into()), "{report}");
         // One of the two is somebody's pool: neither is to be removed for that.
-        let why = report["not_compared"][0]["why"].as_str().unwrap_or_default();
+        let why = report["not_compared"][0]["reason"].as_str().unwrap_or_default();
         assert!(why.contains("same identity") && !why.contains("pmof pool rm"), "{report}");
     }
     // A scrub opens them for writing, and has told neither who the members are.
     for (url, made) in [(&urls[0], 2), (&other, 1)] {
         let report = pmof(["pool", "status", "--json", url]).json();
-        assert_eq!((&report["made"], &report["in_sync"]), (&made.into(), &made.into()), "{report}");
+        assert_eq!((&report["made_count"], &report["in_sync_count"]), (&made.into(), &made.into()), "{report}");
     }
     let copy = place.path().join("copy");
     for command in [&["cp"][..], &["pool", "export"]] {

@@ -33,7 +33,7 @@ fn what_differs_is_repaired_where_most_replicas_agree() {
     flip(&targets[0], 2);
     let json = pmof(all.iter().copied().chain(["--json"])).done();
     let report: Value = serde_json::from_str(&json).unwrap();
-    assert_eq!(report["repaired"][0]["replica"], urls[0]);
+    assert_eq!(report["repaired"][0]["url"], urls[0]);
     assert_eq!((&report["repaired"][0]["offset"], &report["repaired"][0]["len_bytes"]), (&0.into(), &4096.into()));
     assert_eq!(report["undecided"], Value::Array(Vec::new()));
 

@@ -50,7 +50,7 @@ fn one_address_shows_all_members_while_the_pool_is_written() {
     let open_by = report["open_by"].as_str().unwrap();
     assert!(open_by.contains("the initiator at 127.0.0.1") && open_by.contains(&this_process()), "{report}");
     assert_eq!((&report["losses_survived"], &report["is_closed"]), (&1.into(), &false.into()));
-    assert_eq!(states(&report), ["in sync"; 3]);
+    assert_eq!(states(&report), ["in_sync"; 3]);
     writer.persist(0, b"more").unwrap();
     writer.close().unwrap();
     let report = pmof(["pool", "status", &urls[0], "--json"]).json();
@@ -67,14 +67,14 @@ fn members_that_are_lost_or_behind_are_told_apart_and_too_few_are_a_failure() {
     // The member is lost with the write that notices it.
     while !writer.persist(0, b"gone").unwrap().is_degraded() {}
     let report = pmof(["pool", "status", &all[0], "--json"]).json();
-    assert_eq!((states(&report), &report["losses_survived"]), (vec!["in sync", "in sync", "lost"], &0.into()));
+    assert_eq!((states(&report), &report["losses_survived"]), (vec!["in_sync", "in_sync", "lost"], &0.into()));
     assert_eq!((&report["members"][2]["url"], &report["members"][2]["index"]), (&all[2].as_str().into(), &2.into()));
     writer.close().unwrap();
 
     three[2].restart();
     let report = pmof(["pool", "status", &all[0], &three[2].url("orders"), "--json"]).json();
-    assert_eq!((states(&report), &report["losses_survived"]), (vec!["in sync", "in sync", "behind"], &1.into()));
-    assert!(report["members"][2]["why"].as_str().unwrap().contains("without it"), "{report}");
+    assert_eq!((states(&report), &report["losses_survived"]), (vec!["in_sync", "in_sync", "behind"], &1.into()));
+    assert!(report["members"][2]["reason"].as_str().unwrap().contains("without it"), "{report}");
 
     three[0].kill();
     three[1].kill();
@@ -92,8 +92,8 @@ fn what_is_no_member_is_named() {
     let theirs = three[1].url("theirs");
     options([&theirs]).create(1 << 20).unwrap().close().unwrap();
     let report = pmof(["pool", "status", &all[0], &theirs, "--json"]).json();
-    assert_eq!(states(&report), ["in sync", "in sync", "in sync", "foreign"]);
-    assert!(report["members"][3]["why"].as_str().unwrap().contains("it is of pool"), "{report}");
+    assert_eq!(states(&report), ["in_sync", "in_sync", "in_sync", "foreign"]);
+    assert!(report["members"][3]["reason"].as_str().unwrap().contains("it is of pool"), "{report}");
 
     // A copy of a member, under another name.
     fs::copy(three[0].file("orders"), three[1].file("copy")).unwrap();
@@ -119,7 +119,7 @@ fn watching_shows_it_again_and_again() {
     watch.kill().unwrap();
     watch.wait().unwrap();
     assert_eq!(reports.len(), 2);
-    assert!(reports.iter().all(|report| states(report) == ["in sync"] && report["losses_survived"] == 0));
+    assert!(reports.iter().all(|report| states(report) == ["in_sync"] && report["losses_survived"] == 0));
 }
 
 #[test]

@@ -12,6 +12,8 @@ use std::{
 use serde_json::Value;
 use tempfile::TempDir;
 
+use crate::names;
+
 /// Longer than anything here takes on a busy machine.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 
@@ -113,13 +115,17 @@ pub(crate) fn pmof<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item 
 }
 
 impl Said {
+    #[track_caller]
     pub(crate) fn new(start: Instant, output: Output) -> Self {
-        Self {
+        let said = Self {
             code: output.status.code(),
             output: String::from_utf8(output.stdout).unwrap(),
             errors: String::from_utf8(output.stderr).unwrap(),
             elapsed: start.elapsed(),
-        }
+        };
+        names::check(&said.output);
+        names::check(&said.errors);
+        said
     }
 
     /// It succeeded: what it printed.

@@ -16,6 +16,7 @@ use pmof::{AsynchronousState, Durability, Pool};
 use regex::Regex;
 use snapbox::{Assert, Data, Redactions, assert::DEFAULT_ACTION_ENV};
 
+use crate::names;
 use crate::support::{Target, directory, file_with, files, pmof, text, wait_until};
 
 /// What the commands of a transcript have at hand.
@@ -50,6 +51,7 @@ impl Shell {
         bash.env("TMPDIR", self.place.path().join("tmp")).env_remove("PMOF_SSH").env_remove("JOURNAL_STREAM");
         let output = bash.env("COLUMNS", "100").env("LC_ALL", "C").output().unwrap();
         let printed = String::from_utf8(output.stdout).unwrap();
+        names::check(&printed);
         match output.status.code() {
             Some(0) => printed,
             Some(code) => format!("{printed}[exit {code}]\n"),

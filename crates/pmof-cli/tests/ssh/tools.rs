@@ -269,7 +269,7 @@ fn with_a_host_away_the_other_replicas_are_checked_and_described() {
     let states = [0, 1, 2].map(|index| report["replicas"][index]["state"].as_str().unwrap());
     assert_eq!((states, &report["is_sound"]), (["sound", "equal", "not_checked"], &false.into()));
     let last = &report["replicas"][2];
-    assert!(last["node"] == "host-b" && last["not_checked"].as_str().unwrap().contains("No route to host"), "{last}");
+    assert!(last["node"] == "host-b" && last["reason"].as_str().unwrap().contains("No route to host"), "{last}");
     assert!(report["sync_refusal"].as_str().unwrap().contains("replica 2"), "{report}");
     fixture.poke("a", 8 * MIB + 5);
     let [said, error] = fixture.fail(&["check", "set"]);

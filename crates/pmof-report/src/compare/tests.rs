@@ -72,7 +72,7 @@ fn cells_of_only_one_report_are_named_with_why() {
     before.cells[at].outcome = Outcome::Skipped("no device".into());
     after.machine.kernel = "another".into();
     let comparison = compare(&before, &after).unwrap();
-    let why = |place| comparison.not_compared.iter().find(|cell| cell.place == place).map(|cell| cell.why.as_str());
+    let why = |place| comparison.not_compared.iter().find(|cell| cell.place == place).map(|cell| cell.reason.as_str());
     assert_eq!(why(gone.place), Some("not in the second"));
     assert_eq!(why(added.place), Some("not in the first"));
     assert_eq!(why(place), Some("skipped in the first: no device"));

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use pmof::{Durability, Flushed};
-use pmof_console::output::say;
+use pmof_console::output::{print_json, say};
 use serde_json::Value;
 
 use super::{
@@ -40,7 +40,7 @@ pub(super) struct Outcome {
 impl Outcome {
     pub(super) fn print(&self, workload: &Workload<'_>) -> Result<()> {
         if workload.args.stage.json {
-            say!("{}", self.to_json(workload)?);
+            print_json(&self.to_json(workload)?)?;
             return Ok(());
         }
         self.print_text(workload)

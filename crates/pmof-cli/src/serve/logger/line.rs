@@ -6,6 +6,7 @@ use log::{
     Level, Record,
     kv::{Error, Key, Value, VisitSource},
 };
+use pmof_console::output::json_object;
 use serde::Serialize;
 
 /// The event of what names none: internals of the transports.
@@ -69,7 +70,7 @@ impl Line {
         let Self { event, message, fields, .. } = self;
         let json = Json { time: self.rfc_3339(), level: self.level_word(), event, message, fields };
         // Strings and numbers always have a form in JSON.
-        serde_json::to_string(&json).unwrap_or_default()
+        json_object(&json).unwrap_or_default()
     }
 
     fn rfc_3339(&self) -> String {
@@ -157,7 +158,7 @@ mod tests {
         assert_eq!(
             json,
             serde_json::json!({
-                "time": "2025-11-25T15:00:00.123Z", "level": "error", "event": "pool_refused", "connection": 7,
+                "schema_version": 1, "time": "2025-11-25T15:00:00.123Z", "level": "error", "event": "pool_refused", "connection": 7,
                 "peer": "192.0.2.1:5", "request": "take over", "reason": "no \"room\"\n",
                 "message": "refused: no \"room\"\nsecond line",
             })
