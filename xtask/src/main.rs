@@ -18,6 +18,8 @@ mod miri;
 mod msrv;
 mod mutants;
 #[cfg(test)]
+mod no_std;
+#[cfg(test)]
 mod pages;
 mod peers;
 mod readme;

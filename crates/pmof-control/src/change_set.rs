@@ -1,5 +1,9 @@
 //! Change sets, as they are staged at an asynchronous member, and the consistency points that they lead to. Numbers are little-endian.
 
+use alloc::{borrow::ToOwned as _, string::String};
+
+use crate::checksum::crc32c;
+
 #[cfg(test)]
 mod tests;
 
@@ -83,7 +87,7 @@ impl ChangeSetHeader {
         bytes[8..16].copy_from_slice(&self.number.to_le_bytes());
         bytes[16..24].copy_from_slice(&self.body_bytes.to_le_bytes());
         bytes[24..28].copy_from_slice(&self.body_crc.to_le_bytes());
-        let crc = crc32c::crc32c(&bytes[..28]);
+        let crc = crc32c(&bytes[..28]);
         bytes[28..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
@@ -92,7 +96,7 @@ impl ChangeSetHeader {
     pub fn parse(bytes: &[u8; CHANGE_SET_HEADER_BYTES]) -> Option<Self> {
         let crc = |at: usize| Some(u32::from_le_bytes(bytes[at..at + 4].try_into().ok()?));
         let header = Self { number: word(bytes, 8)?, body_bytes: word(bytes, 16)?, body_crc: crc(24)? };
-        let is_sound = bytes[..8] == MAGIC && crc(28)? == crc32c::crc32c(&bytes[..28]) && header.number != 0;
+        let is_sound = bytes[..8] == MAGIC && crc(28)? == crc32c(&bytes[..28]) && header.number != 0;
         is_sound.then_some(header)
     }
 }
@@ -126,7 +130,7 @@ impl ConsistencyPoint {
         let name = &self.name.as_bytes()[..end.unwrap_or(0)];
         bytes[40..42].copy_from_slice(&(name.len() as u16).to_le_bytes());
         bytes[POINT_HEAD_BYTES..POINT_HEAD_BYTES + name.len()].copy_from_slice(name);
-        let crc = crc32c::crc32c(&bytes[..POINT_CHECKSUM]);
+        let crc = crc32c(&bytes[..POINT_CHECKSUM]);
         bytes[POINT_CHECKSUM..].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
@@ -134,7 +138,7 @@ impl ConsistencyPoint {
     /// Reads a point. `None`: there is none, or it is damaged.
     pub fn parse(bytes: &[u8; CONSISTENCY_POINT_BYTES]) -> Option<Self> {
         let crc = u32::from_le_bytes(bytes[POINT_CHECKSUM..].try_into().ok()?);
-        if bytes[..8] != POINT_MAGIC || crc != crc32c::crc32c(&bytes[..POINT_CHECKSUM]) {
+        if bytes[..8] != POINT_MAGIC || crc != crc32c(&bytes[..POINT_CHECKSUM]) {
             return None;
         }
         let name_bytes = usize::from(u16::from_le_bytes([bytes[40], bytes[41]]));
@@ -144,7 +148,7 @@ impl ConsistencyPoint {
             opening: word(bytes, 16)?,
             written_bytes: word(bytes, 24)?,
             unix_ms: word(bytes, 32)?,
-            name: std::str::from_utf8(name).ok()?.to_owned(),
+            name: core::str::from_utf8(name).ok()?.to_owned(),
         })
     }
 }

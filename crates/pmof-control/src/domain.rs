@@ -1,6 +1,7 @@
 //! Failure domains: what fails together with a target.
 
-use std::{fmt, str::FromStr};
+use alloc::{borrow::ToOwned as _, string::String};
+use core::{fmt, str::FromStr};
 
 /// Longest name of a failure domain, in bytes.
 pub const MAX_DOMAIN_NAME_BYTES: usize = 64;

@@ -1,13 +1,16 @@
 //! What the file of a pool begins with.
 
-use pmof_pool::NATIVE_MAGIC;
+use pmof_terms::NATIVE_MAGIC;
 use uuid::Uuid;
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U16, U32, U64},
 };
 
-use crate::{PoolState, ROSTER_BYTES, ROSTER_OFFSET, Roster};
+use crate::{
+    PoolState, ROSTER_BYTES, ROSTER_OFFSET, Roster,
+    checksum::{crc32c, crc32c_append},
+};
 
 #[cfg(test)]
 mod tests;
@@ -39,7 +42,7 @@ pub const REPLICAS_MAX: u16 = 64;
 
 /// Where the generation of format 1 lies in the header, in bytes; its checksum leaves these 8 bytes out.
 const GENERATION_OFFSET: usize = 88;
-const _: () = assert!(std::mem::offset_of!(RawHeader, generation) == GENERATION_OFFSET);
+const _: () = assert!(core::mem::offset_of!(RawHeader, generation) == GENERATION_OFFSET);
 
 const MAJOR: u16 = 3;
 const MINOR: u16 = 0;
@@ -159,7 +162,7 @@ impl Header {
             reserved: [0; RESERVED_BYTES],
             checksum: 0.into(),
         };
-        raw.checksum = crc32c::crc32c(&raw.as_bytes()[..CHECKSUM_OFFSET]).into();
+        raw.checksum = crc32c(&raw.as_bytes()[..CHECKSUM_OFFSET]).into();
         zerocopy::transmute!(raw)
     }
 
@@ -221,14 +224,14 @@ pub fn without_magic(bytes: &[u8]) -> HeaderError {
 
 /// The number with its check, as it lies in a header of format 1.
 fn generation_word(generation: u32) -> u64 {
-    u64::from(generation) | u64::from(crc32c::crc32c(&generation.to_le_bytes())) << 32
+    u64::from(generation) | u64::from(crc32c(&generation.to_le_bytes())) << 32
 }
 
 /// The checksum of a header's bytes, with those of format 1's generation taken as zero.
 fn checksum(bytes: &[u8]) -> u32 {
     let (before, rest) = bytes.split_at(GENERATION_OFFSET);
-    let sum = crc32c::crc32c_append(crc32c::crc32c(before), &[0; 8]);
-    crc32c::crc32c_append(sum, &rest[8..])
+    let sum = crc32c_append(crc32c(before), &[0; 8]);
+    crc32c_append(sum, &rest[8..])
 }
 
 /// Why bytes are not the header of a pool that this version can use.

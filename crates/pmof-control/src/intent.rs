@@ -1,5 +1,9 @@
 //! The map of write intent: which extents of a pool may differ between its replicas.
 
+use alloc::vec::Vec;
+
+use crate::checksum::{crc32c, crc32c_append};
+
 #[cfg(test)]
 mod tests;
 
@@ -73,8 +77,8 @@ impl IntentLayout {
     }
 
     /// The ranges of the pool, in bytes, whose bits are set: in order, those that touch as one.
-    pub fn ranges(&self, words: &[u32]) -> Vec<std::ops::Range<u64>> {
-        let mut ranges: Vec<std::ops::Range<u64>> = Vec::new();
+    pub fn ranges(&self, words: &[u32]) -> Vec<core::ops::Range<u64>> {
+        let mut ranges: Vec<core::ops::Range<u64>> = Vec::new();
         let extents = words.iter().zip(0_u64..).flat_map(|(bits, word)| {
             (0..WORD_EXTENTS).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| word * WORD_EXTENTS + bit)
         });
@@ -91,5 +95,5 @@ impl IntentLayout {
 }
 
 fn check(index: usize, bits: u32) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(&(index as u32).to_le_bytes()), &bits.to_le_bytes())
+    crc32c_append(crc32c(&(index as u32).to_le_bytes()), &bits.to_le_bytes())
 }

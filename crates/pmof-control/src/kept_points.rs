@@ -1,6 +1,10 @@
 //! The index of the consistency points that an asynchronous member keeps. Numbers are little-endian.
 
-use crate::{CONSISTENCY_POINT_BYTES, ConsistencyPoint};
+use crate::{
+    CONSISTENCY_POINT_BYTES, ConsistencyPoint,
+    checksum::{crc32c, crc32c_append},
+};
+use alloc::{vec, vec::Vec};
 
 #[cfg(test)]
 mod tests;
@@ -78,7 +82,7 @@ impl PointIndexHead {
         let word = |at: usize| Some(u64::from_le_bytes(bytes[at..at + 8].try_into().ok()?));
         let crc = |at: usize| Some(u32::from_le_bytes(bytes[at..at + 4].try_into().ok()?));
         let short = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
-        if bytes[..8] != MAGIC || crc(HEAD_CHECKSUM)? != crc32c::crc32c(&bytes[..HEAD_CHECKSUM]) {
+        if bytes[..8] != MAGIC || crc(HEAD_CHECKSUM)? != crc32c(&bytes[..HEAD_CHECKSUM]) {
             return None;
         }
         let head = Self {
@@ -110,7 +114,7 @@ impl PointIndexHead {
         bytes[48..50].copy_from_slice(&self.keep.to_le_bytes());
         bytes[50..52].copy_from_slice(&self.count.to_le_bytes());
         bytes[60..64].copy_from_slice(&self.entries_crc.to_le_bytes());
-        let crc = crc32c::crc32c(&bytes[..HEAD_CHECKSUM]);
+        let crc = crc32c(&bytes[..HEAD_CHECKSUM]);
         bytes[HEAD_CHECKSUM..HEAD_CHECKSUM + 4].copy_from_slice(&crc.to_le_bytes());
         bytes
     }
@@ -149,5 +153,5 @@ impl PointIndex {
 }
 
 fn entries_checksum(entries: &[u8]) -> u32 {
-    entries.chunks(ENTRY_BYTES).fold(0, |crc, entry| crc32c::crc32c_append(crc, &entry[..entry.len() - 4]))
+    entries.chunks(ENTRY_BYTES).fold(0, |crc, entry| crc32c_append(crc, &entry[..entry.len() - 4]))
 }

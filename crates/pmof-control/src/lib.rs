@@ -2,9 +2,13 @@
 //! which names pools may have, and what a refusal means.
 //!
 //! Nothing here does input or output: both sides depend on it, and neither on the other.
+#![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
 
+extern crate alloc;
+
 mod change_set;
+mod checksum;
 mod domain;
 mod header;
 mod intent;
@@ -33,12 +37,13 @@ pub use kept_points::{
     KEPT_POINTS_MAX, KeptPoint, POINT_INDEX_HEAD_BYTES, POINT_INDEX_MAX_BYTES, PointIndex, PointIndexHead,
 };
 pub use message::{
-    ATTRIBUTES_BYTES, CONTROL_VERSION, Claim, ControlError, DATA_RANGES_MAX, DIGESTED_MAX_BYTES, DIGESTS_MAX,
-    INTENT_MESSAGE_WORDS_MAX, MAX_DESCRIPTOR_BYTES, MAX_HOLDER_BYTES, MAX_MESSAGE_BYTES, MAX_PATH_BYTES,
-    MAX_REFUSAL_BYTES, MeantReplica, NONCE_BYTES, PROOF_BYTES, ROSTER_PART_BYTES, Reply, Request, RosterPart,
+    ATTRIBUTES_BYTES, CONTROL_VERSION, Claim, ControlError, DATA_RANGES_MAX, DIGEST_BYTES, DIGESTED_MAX_BYTES,
+    DIGESTS_MAX, FILE_IDENTITY_BYTES, INTENT_MESSAGE_WORDS_MAX, MAX_DESCRIPTOR_BYTES, MAX_HOLDER_BYTES,
+    MAX_MESSAGE_BYTES, MAX_PATH_BYTES, MAX_REFUSAL_BYTES, MeantReplica, NONCE_BYTES, PROOF_BYTES, ROSTER_PART_BYTES,
+    Reply, Request, RosterPart, SetFile,
 };
 pub use name::{MAX_NAME_BYTES, MAX_SET_NAME_BYTES, NameError, PoolName, SetName};
-pub use pmof_pool::OpenFor;
+pub use pmof_terms::OpenFor;
 pub use pool::{NewPool, PoolInfo};
 pub use process::{InitiatorProcess, MAX_PROGRAM_BYTES};
 pub use refusal::{PoolRefusal, ServiceCode};
@@ -46,7 +51,7 @@ pub use roster::{
     Forced, MAX_DOMAIN_BYTES, MAX_MEMBER_URL_BYTES, ROSTER_BYTES, ROSTER_OFFSET, Role, Roster, RosterChange,
     RosterError, RosterMember, WITNESS_BYTES,
 };
-pub use state::{ANCESTORS_MAX, Epoch, PoolState, STATE_BYTES};
+pub use state::{ANCESTORS_MAX, Epoch, PoolState, STATE_BYTES, members_of};
 pub use status::{MAX_ROOT_BYTES, MAX_VERSION_BYTES, TargetStatus};
 pub use writer_status::{
     MAX_EVENT_BYTES, MAX_TOLD_EVENTS, MAX_TOLD_MEMBERS, MemberProgress, MemberStanding, ToldEvent, WriterStatus,

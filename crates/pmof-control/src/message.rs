@@ -13,7 +13,7 @@
 //! | 12 + n | 4 | CRC32C of bytes 0..12 + n |
 //!
 //! A *text* is a `u16` length and that many bytes of UTF-8; a *name* is a text that keeps the rules of [`PoolName`](crate::PoolName). A
-//! *level* is one byte, [`Durability`](pmof_mem::Durability)'s number. An *access* is one byte: 1 read, 2 write. Bodies, without gaps:
+//! *level* is one byte, [`Durability`](pmof_terms::Durability)'s number. An *access* is one byte: 1 read, 2 write. Bodies, without gaps:
 //!
 //! | kind | message | body |
 //! |---|---|---|
@@ -84,24 +84,24 @@
 //! | 0xa7 | `Working` | - |
 //! | 0xff | `Refused` | code `u16`, text |
 //!
-//! A *promise* is two bytes, [`Mechanism`](pmof_mem::Mechanism)'s and [`Evidence`](pmof_mem::Evidence)'s numbers, both 0 where the medium cannot give the level;
-//! they are in the order of [`Durability::ALL`](pmof_mem::Durability::ALL). A *set* is a text that keeps the rules of [`SetName`](crate::SetName); *attributes* are those of
+//! A *promise* is two bytes, [`Mechanism`](pmof_terms::Mechanism)'s and [`Evidence`](pmof_terms::Evidence)'s numbers, both 0 where the medium cannot give the level;
+//! they are in the order of [`Durability::ALL`](pmof_terms::Durability::ALL). A *set* is a text that keeps the rules of [`SetName`](crate::SetName); *attributes* are those of
 //! librpmem's `rpmem_pool_attr`, zero where there is no header. The *holder* is one byte (0 or 1) and, after a 1, a text. An *epoch* is its name `[16]` and its
 //! members `u64`; *ancestors* are one byte, their number, and that many epochs; a *state* is an opening `u64`, a byte of flags (bit 0 open,
 //! bit 1 confirmed, bit 2 behind), a mark `u64`, an epoch and ancestors. *Words* of the [map of write intent](crate::IntentLayout) are the index of the first `u16`, their
 //! number `u16`, and the low half `u32` of each. A *part* of a [roster](crate::Roster) is
 //! the length of the whole `u16`, a length `u16`, and that many bytes. A *writer's status* is a `u8`, at most 64, and that many members, each an index `u16`, a
 //! [standing](crate::MemberStanding) `u8`, and as `u64` bytes that it lacks, bytes copied a second, bytes of lag and milliseconds of lag; then a `u8`, at most 16, and that many events,
-//! each milliseconds since 1970 `u64` and a text of at most 200 bytes. An *identity* of a file is that of [`PartFile`](pmof_pool::PartFile).
+//! each milliseconds since 1970 `u64` and a text of at most 200 bytes. An *identity* of a file is that of `SetFile`.
 
 pub use claim::Claim;
 pub use error::ControlError;
 pub use limits::{
-    ATTRIBUTES_BYTES, CONTROL_VERSION, DATA_RANGES_MAX, DIGESTED_MAX_BYTES, DIGESTS_MAX, INTENT_MESSAGE_WORDS_MAX,
-    MAX_DESCRIPTOR_BYTES, MAX_HOLDER_BYTES, MAX_MESSAGE_BYTES, MAX_PATH_BYTES, MAX_REFUSAL_BYTES, NONCE_BYTES,
-    PROOF_BYTES, ROSTER_PART_BYTES,
+    ATTRIBUTES_BYTES, CONTROL_VERSION, DATA_RANGES_MAX, DIGEST_BYTES, DIGESTED_MAX_BYTES, DIGESTS_MAX,
+    FILE_IDENTITY_BYTES, INTENT_MESSAGE_WORDS_MAX, MAX_DESCRIPTOR_BYTES, MAX_HOLDER_BYTES, MAX_MESSAGE_BYTES,
+    MAX_PATH_BYTES, MAX_REFUSAL_BYTES, NONCE_BYTES, PROOF_BYTES, ROSTER_PART_BYTES,
 };
-pub use reply::Reply;
+pub use reply::{Reply, SetFile};
 pub use request::{MeantReplica, Request};
 pub use roster_part::RosterPart;
 

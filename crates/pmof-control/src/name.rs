@@ -1,6 +1,7 @@
 //! Which names a pool may have.
 
-use std::{borrow::Borrow, fmt, str::FromStr};
+use alloc::{borrow::ToOwned as _, string::String};
+use core::{borrow::Borrow, fmt, str::FromStr};
 
 #[cfg(test)]
 mod tests;
@@ -123,7 +124,7 @@ impl TryFrom<&[u8]> for PoolName {
     type Error = NameError;
 
     fn try_from(bytes: &[u8]) -> Result<Self, NameError> {
-        match std::str::from_utf8(bytes) {
+        match core::str::from_utf8(bytes) {
             Ok(text) => Self::new(text),
             Err(error) => Err(NameError::NotUtf8 { at: error.valid_up_to() }),
         }

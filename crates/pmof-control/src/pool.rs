@@ -1,6 +1,8 @@
 //! What is said of a pool: what a new one is to be, and what there is to know of it.
 
-use pmof_mem::{Durability, MediumKind, Promise};
+use alloc::string::String;
+
+use pmof_terms::{Durability, MediumKind, Promise};
 use uuid::Uuid;
 
 use crate::{Header, PoolName, PoolState, USER_FLAGS_BYTES};

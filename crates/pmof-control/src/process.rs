@@ -1,6 +1,7 @@
 //! Which process an initiator is, by its own word: the private data of its connection.
 
-use std::fmt;
+use alloc::{string::String, vec, vec::Vec};
+use core::fmt;
 
 /// Bytes of a program's name, at most: what the kernel keeps of one (`TASK_COMM_LEN` less its end, `proc_pid_comm(5)`).
 pub const MAX_PROGRAM_BYTES: usize = 15;

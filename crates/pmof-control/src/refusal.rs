@@ -1,6 +1,6 @@
 //! What a target's refusal means to a program.
 
-use rustix::io::Errno;
+use linux_raw_sys::errno;
 
 /// Codes of the service itself. Those below 256 and from 300 on are of a target's stores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,21 +82,22 @@ impl PoolRefusal {
     ];
 
     /// The errno by which programs of librpmem know it (docs/librpmem.md).
+    #[expect(clippy::cast_possible_wrap, reason = "the kernel's numbers go to 4095")]
     pub fn errno(self) -> i32 {
-        let errno = match self {
-            Self::NotFound | Self::PartMissing => Errno::NOENT,
-            Self::AlreadyExists => Errno::EXIST,
-            Self::Busy | Self::NotFenceable => Errno::BUSY,
+        let number = match self {
+            Self::NotFound | Self::PartMissing => errno::ENOENT,
+            Self::AlreadyExists => errno::EEXIST,
+            Self::Busy | Self::NotFenceable => errno::EBUSY,
             Self::NotAUsablePool | Self::HeadersDamaged | Self::UncertainState | Self::OldFormat | Self::BadSet => {
-                Errno::INVAL
+                errno::EINVAL
             }
-            Self::BadSize => Errno::FBIG,
-            Self::NoSpace => Errno::NOSPC,
-            Self::NotDurable => Errno::OPNOTSUPP,
-            Self::NotWritable | Self::NotAdmitted => Errno::ACCESS,
-            Self::Failed => Errno::REMOTEIO,
+            Self::BadSize => errno::EFBIG,
+            Self::NoSpace => errno::ENOSPC,
+            Self::NotDurable => errno::EOPNOTSUPP,
+            Self::NotWritable | Self::NotAdmitted => errno::EACCES,
+            Self::Failed => errno::EREMOTEIO,
         };
-        errno.raw_os_error()
+        number as i32
     }
 
     /// The meaning of a code; codes of newer targets mean [`Failed`](Self::Failed).
@@ -105,7 +106,7 @@ impl PoolRefusal {
             3 | 301 => Self::NotWritable,
             4 | 25 | 300 => Self::NotFound,
             5 | 307 => Self::AlreadyExists,
-            6 | 306 => Self::Busy,
+            6 | 28 | 306 => Self::Busy,
             7..=9 | 19 | 309 => Self::NotAUsablePool,
             20 => Self::OldFormat,
             23 => Self::NotFenceable,

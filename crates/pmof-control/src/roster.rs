@@ -1,12 +1,14 @@
 //! Which replicas a pool has now, and where they lie.
 
+use alloc::{borrow::ToOwned as _, boxed::Box, string::String, vec::Vec};
+
 use uuid::Uuid;
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U16, U32, U64},
 };
 
-use crate::{Epoch, HeaderError, REPLICAS_MAX};
+use crate::{HeaderError, REPLICAS_MAX, checksum::crc32c, members_of};
 
 #[cfg(test)]
 mod tests;
@@ -229,7 +231,7 @@ impl Roster {
             Some(change) if change.index == member.index => has_changing(change),
             _ => true,
         };
-        Epoch::new(self.counted().filter(is_in).map(|member| member.index)).members
+        members_of(self.counted().filter(is_in).map(|member| member.index))
     }
 
     /// What tells which of two rosters is newer.
@@ -436,7 +438,7 @@ impl Roster {
         slot.extend_from_slice(&body);
         slot.resize(CHECKSUM_OFFSET, 0);
         slot[COPIES_OFFSET] = copies;
-        slot.extend_from_slice(&crc32c::crc32c(&slot).to_le_bytes());
+        slot.extend_from_slice(&crc32c(&slot).to_le_bytes());
         Ok(((sequence % 2) as usize * SLOT_BYTES, slot))
     }
 }
@@ -481,11 +483,11 @@ impl WholeSlot {
         let (framed, checksum) = slot.get(..SLOT_BYTES)?.split_last_chunk::<4>()?;
         let (head, body) = framed.split_at_checked(HEAD_BYTES)?;
         let sequence = U64::read_from_bytes(head.get(MAGIC.len()..)?).ok()?.get();
-        if !head.starts_with(&MAGIC) || U32::from_bytes(*checksum).get() != crc32c::crc32c(framed) {
+        if !head.starts_with(&MAGIC) || U32::from_bytes(*checksum).get() != crc32c(framed) {
             return None;
         }
         let mut body = body.to_vec();
-        let copies = std::mem::take(body.get_mut(COPIES_OFFSET - HEAD_BYTES)?);
+        let copies = core::mem::take(body.get_mut(COPIES_OFFSET - HEAD_BYTES)?);
         let is_copied = copies == COPIES;
         let roster = Roster::decode(&body).ok().filter(|_| is_copied || copies == 0)?;
         Some(Self { roster, sequence, is_copied })
@@ -506,7 +508,7 @@ fn take_member(rest: &mut &[u8]) -> Option<RosterMember> {
         let len_bytes = usize::from(U16::from_bytes(take(rest)?).get());
         let (text, behind) = rest.split_at_checked(len_bytes)?;
         *rest = behind;
-        std::str::from_utf8(text).ok().map(str::to_owned)
+        core::str::from_utf8(text).ok().map(str::to_owned)
     };
     Some(RosterMember { index, role, replica_uuid, url: text()?, domain: text()? })
 }

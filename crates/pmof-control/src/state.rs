@@ -1,12 +1,14 @@
 //! What changes in a pool's file beside its data: which opening wrote it last, with whom, and whether that ended in order.
 
+use alloc::{boxed::Box, vec::Vec};
+
 use uuid::Uuid;
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U32, U64},
 };
 
-use crate::{HeaderError, PoolFormat, REPLICAS_MAX};
+use crate::{HeaderError, PoolFormat, REPLICAS_MAX, checksum::crc32c};
 
 #[cfg(test)]
 mod tests;
@@ -38,10 +40,9 @@ pub struct Epoch {
 }
 
 impl Epoch {
-    /// A new epoch of the replicas with these indices.
-    pub fn new(indices: impl IntoIterator<Item = u16>) -> Self {
-        let members = indices.into_iter().fold(0, |members, index| members | member_bit(index));
-        Self { id: Uuid::new_v4(), members }
+    /// The epoch of this name, of the replicas with these indices.
+    pub fn new(id: Uuid, indices: impl IntoIterator<Item = u16>) -> Self {
+        Self { id, members: members_of(indices) }
     }
 
     /// Whether the replica of this index took part.
@@ -53,6 +54,11 @@ impl Epoch {
     pub fn is_majority(&self, made: u16) -> bool {
         2 * self.members.count_ones() > u32::from(made)
     }
+}
+
+/// The replicas with these indices, a bit for each as in [`Epoch::members`].
+pub fn members_of(indices: impl IntoIterator<Item = u16>) -> u64 {
+    indices.into_iter().fold(0, |members, index| members | member_bit(index))
 }
 
 fn member_bit(index: u16) -> u64 {
@@ -104,7 +110,7 @@ pub struct PoolState {
 impl PoolState {
     /// The state of a new pool: open for writing by whoever makes it, with all replicas.
     pub fn new(id: Uuid, replica_count: u16) -> Self {
-        let members = Epoch::new(0..replica_count).members;
+        let members = members_of(0..replica_count);
         let epoch = Epoch { id, members };
         let (is_confirmed, is_open, is_behind) = (true, true, false);
         Self { epoch, opening: 1, is_confirmed, is_open, is_behind, mark: 0, ancestors: Vec::new() }
@@ -112,7 +118,7 @@ impl PoolState {
 
     /// What a file of format 1 says by its generation: each is a number of its own, and a descendant of those below.
     pub fn of_generation(generation: u32, replica_count: u16) -> Self {
-        let members = Epoch::new(0..replica_count.min(REPLICAS_MAX)).members;
+        let members = members_of(0..replica_count.min(REPLICAS_MAX));
         let epoch = |generation: u32| Epoch { id: Uuid::from_u128(u128::from(generation)), members };
         // Nobody knows who took part, so that none of these counts as a member of what came later.
         let ancestors = (0..generation).rev().take(ANCESTORS_MAX).map(|older| Epoch { members: 0, ..epoch(older) });
@@ -231,7 +237,7 @@ impl PoolState {
 
     /// Whether its pool has never had another replica.
     fn is_of_one(&self, replica_count: u16) -> bool {
-        let mut epochs = std::iter::once(&self.epoch).chain(&self.ancestors);
+        let mut epochs = core::iter::once(&self.epoch).chain(&self.ancestors);
         replica_count <= 1 && epochs.all(|epoch| epoch.members.count_ones() <= 1)
     }
 
@@ -255,7 +261,7 @@ impl PoolState {
             reserved: [0; RESERVED_BYTES],
             checksum: 0.into(),
         };
-        raw.checksum = crc32c::crc32c(&raw.as_bytes()[..CHECKSUM_OFFSET]).into();
+        raw.checksum = crc32c(&raw.as_bytes()[..CHECKSUM_OFFSET]).into();
         ((sequence % 2) as usize * SLOT_BYTES, zerocopy::transmute!(raw))
     }
 
@@ -298,7 +304,7 @@ impl Slot {
             return Self::Blank;
         }
         let Ok(raw) = RawSlot::read_from_bytes(bytes) else { return Self::Damaged };
-        let is_whole = raw.magic == MAGIC && raw.checksum.get() == crc32c::crc32c(&bytes[..CHECKSUM_OFFSET]);
+        let is_whole = raw.magic == MAGIC && raw.checksum.get() == crc32c(&bytes[..CHECKSUM_OFFSET]);
         match PoolState::from_flags(raw.flags) {
             Some((is_open, is_confirmed, is_behind))
                 if is_whole && usize::from(raw.ancestor_count) <= ANCESTORS_MAX =>

@@ -1,5 +1,6 @@
 //! What a target says of itself.
 
+use alloc::string::String;
 /// Longest version of a program in bytes.
 pub const MAX_VERSION_BYTES: usize = 64;
 

@@ -1,5 +1,6 @@
 //! What the writer of a pool knows of its members, and what its members do not know.
 
+use alloc::{string::String, vec::Vec};
 /// Longest text of an event in bytes; a longer one is cut when encoded.
 pub const MAX_EVENT_BYTES: usize = 200;
 

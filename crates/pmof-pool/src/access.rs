@@ -3,6 +3,7 @@
 use std::{error::Error, fmt, ops::Range, sync::Arc};
 
 use pmof_mem::Memory;
+pub use pmof_terms::OpenFor;
 
 use crate::{Attributes, DIGEST_BLOCK_LEN_BYTES, Digest, PartFile, RemoteSpec, ShutdownState};
 
@@ -10,16 +11,6 @@ mod local;
 mod no_remotes;
 
 pub use no_remotes::NoRemotes;
-
-/// What a pool, or a replica of one, is opened for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum OpenFor {
-    /// Reading only: nothing is changed, and others may read too. The parts of a pool set must not be open for writing; a native pool can
-    /// be read while another program writes it.
-    Read,
-    /// Reading and writing: no other program may have it open for writing.
-    Write,
-}
 
 /// What can go wrong with a replica, wherever it is.
 pub type AccessError = Box<dyn Error + Send + Sync>;

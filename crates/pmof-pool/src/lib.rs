@@ -62,8 +62,8 @@ pub use misfit::{Misfit, first_misfit, misfits};
 pub use part::PART_LEN_BYTES_MIN;
 pub use part_file::{FILE_IDENTITY_BYTES, FilePlace, PartFile};
 pub use replica::{
-    LocalReplica, NATIVE_MAGIC, NewReplica, POOL_LEN_BYTES_MIN, Removal, check_named_whole, check_unlinkable,
-    has_contents_behind, open_contents_behind, part_contents, part_header, pool_set_uuid,
+    LocalReplica, NewReplica, POOL_LEN_BYTES_MIN, Removal, check_named_whole, check_unlinkable, has_contents_behind,
+    open_contents_behind, part_contents, part_header, pool_set_uuid,
 };
 pub use set::{
     PartSize, PartSpec, PoolSet, RemoteSpec, ReplicaSpec, SET_LEN_BYTES_MAX, SET_SIGNATURE, SetError, SetOptions,

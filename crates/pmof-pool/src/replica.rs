@@ -35,7 +35,6 @@ mod whose;
 pub(crate) use contents_of::contents_behind;
 pub use contents_of::{has_contents_behind, open_contents_behind, part_contents};
 pub use named_whole::check_named_whole;
-pub use owner::NATIVE_MAGIC;
 pub(crate) use owner::something_in;
 pub(crate) use planned::{Rooms, check_restorable, check_unused};
 pub use removal::Removal;

@@ -9,9 +9,11 @@ use std::{
 
 use pmof_mem::Memory;
 
+use pmof_terms::NATIVE_MAGIC;
+
 use crate::{
-    BlockTable, Feature, HeaderError, NATIVE_MAGIC, NoRemotes, PartSize, PartSpec, PoolSet, PoolSetError, ReplicaSpec,
-    SetError, SetOptions, behind_header, check_named_whole, part_header,
+    BlockTable, Feature, HeaderError, NoRemotes, PartSize, PartSpec, PoolSet, PoolSetError, ReplicaSpec, SetError,
+    SetOptions, behind_header, check_named_whole, part_header,
 };
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pmof_access::Transport;
-use pmof_control::{Epoch, REPLICAS_MAX, Role, Roster, RosterMember};
+use pmof_control::{Epoch, REPLICAS_MAX, Role, Roster, RosterMember, members_of};
 use uuid::Uuid;
 
 use crate::{PoolUrl, TargetUrl};
@@ -133,7 +133,7 @@ pub(crate) fn named<'r>(roster: &'r Roster, text: &str) -> Option<&'r RosterMemb
 
 /// An index for a new member: one that no member had that is remembered, if there is one. `None`: the pool has as many members as can be.
 pub(crate) fn free_index(roster: &Roster, line: &[Epoch]) -> Option<u16> {
-    let members = Epoch::new(roster.members.iter().map(|member| member.index)).members;
+    let members = members_of(roster.members.iter().map(|member| member.index));
     let known = line.iter().fold(members, |known, epoch| known | epoch.members);
     let behind = (u64::BITS - known.leading_zeros()) as u16;
     let is_free = |taken: u64| move |index: &u16| taken & (1 << index) == 0;

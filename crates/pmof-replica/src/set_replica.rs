@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use pmof_access::{Durability, RemoteRegion};
-use pmof_control::{OpenFor, Reply, Request, SetName};
+use pmof_control::{OpenFor, Reply, Request, SetFile, SetName};
 use pmof_pool::{Attributes, HEADER_LEN_BYTES, PartFile};
 
 use crate::{
@@ -97,13 +97,14 @@ impl SetReplica<'_> {
     pub(crate) fn files(&self) -> Result<Vec<PartFile>, Arc<ReplicaError>> {
         let target = self.options.reach(self.target)?;
         let mut told = Vec::new();
+        let file = |SetFile { identity, path }: SetFile| PartFile { identity, path: path.into() };
         loop {
             match target.ask(&Request::SetFiles { name: self.set.clone(), first: told.len() as u64 })? {
                 Reply::SetFiles { files, more: false } => {
-                    told.extend(files);
+                    told.extend(files.into_iter().map(file));
                     return Ok(told);
                 }
-                Reply::SetFiles { files, more: true } if !files.is_empty() => told.extend(files),
+                Reply::SetFiles { files, more: true } if !files.is_empty() => told.extend(files.into_iter().map(file)),
                 _ => return Err(ReplicaError::Unexpected.into()),
             }
         }

@@ -280,7 +280,7 @@ impl View {
         }
         self.current = if in_use & !self.durable == 0 { self.durable } else { 0 };
         let indexes = self.indexes.iter().enumerate().filter(|(position, _)| in_use & (1 << position) != 0);
-        let epoch = Epoch::new(indexes.filter_map(|(_, index)| *index));
+        let epoch = Epoch::new(Uuid::new_v4(), indexes.filter_map(|(_, index)| *index));
         let epoch = Epoch { id: named.unwrap_or(epoch.id), ..epoch };
         if self.own.len() < OWN_MAX {
             self.own.push(epoch.id);

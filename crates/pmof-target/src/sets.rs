@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use pmof_control::{OpenFor, PoolRefusal, Reply, SetName};
+use pmof_control::{OpenFor, PoolRefusal, Reply, SetFile, SetName};
 use pmof_mem::{Declaration, Durability, Medium as _, Memory, causes};
 use pmof_pool::{
     Attributes, Feature, HEADER_LEN_BYTES, LocalReplica, NewReplica, NoRemotes, PartFile, PartSpec, PoolSet,
@@ -319,7 +319,9 @@ impl SetStore {
         let (parts, _) = self.read(name)?;
         let files = PartFile::of_parts(&parts, boot);
         let first = usize::try_from(first).unwrap_or(usize::MAX).min(files.len());
-        Ok(Reply::files_page(&files[first..]))
+        let told =
+            |file: &PartFile| SetFile { identity: file.identity, path: file.path.to_string_lossy().into_owned() };
+        Ok(Reply::files_page(&files[first..].iter().map(told).collect::<Vec<_>>()))
     }
 
     /// What lies behind the damaged headers of a set's pool, for reading: it is compared with another replica before the pool is made anew.

@@ -12,7 +12,8 @@ use std::{
 use anyhow::Context;
 use pmof::{Durability, PoolUrl, mem::MemError};
 use pmof_console::output::complain;
-use pmof_pool::{NATIVE_MAGIC, part_header};
+use pmof_pool::part_header;
+use pmof_terms::NATIVE_MAGIC;
 
 use super::{
     Copied, CpArgs, Degraded, WINDOW_BYTES, WINDOWS_WAITING,

@@ -1,9 +1,9 @@
 //! What the bodies of messages are made of: epochs, states, descriptions of pools.
 
-use std::ops::Range;
+use alloc::{borrow::ToOwned as _, string::String, vec::Vec};
+use core::ops::Range;
 
-use pmof_mem::{Durability, Evidence, Mechanism, MediumKind, Promise};
-use pmof_pool::PartFile;
+use pmof_terms::{Durability, Evidence, Mechanism, MediumKind, Promise};
 
 use super::{
     limits::{MAX_BODY_BYTES, MAX_HOLDER_BYTES, MAX_PATH_BYTES, MAX_REFUSAL_BYTES, ROSTER_PART_BYTES},
@@ -13,7 +13,7 @@ use super::{
 use crate::{
     ANCESTORS_MAX, Epoch, FailureDomain, Header, INTENT_WORDS_MAX, MAX_DOMAIN_NAME_BYTES, MAX_EVENT_BYTES,
     MAX_ROOT_BYTES, MAX_TOLD_EVENTS, MAX_TOLD_MEMBERS, MAX_VERSION_BYTES, MemberProgress, MemberStanding, NewPool,
-    PoolFormat, PoolInfo, PoolName, PoolState, TargetStatus, ToldEvent, WriterStatus,
+    PoolFormat, PoolInfo, PoolName, PoolState, SetFile, TargetStatus, ToldEvent, WriterStatus,
 };
 
 /// Bytes of what a writer tells at most: with a flag it fits into the body of a reply.
@@ -284,8 +284,8 @@ impl Body<'_> {
         Ok(PoolState { epoch, opening, is_confirmed, is_open, is_behind, mark, ancestors })
     }
 
-    pub(super) fn part_file(&mut self) -> Parsed<PartFile> {
-        Ok(PartFile { identity: self.array()?, path: self.text(MAX_PATH_BYTES)?.into() })
+    pub(super) fn part_file(&mut self) -> Parsed<SetFile> {
+        Ok(SetFile { identity: self.array()?, path: self.text(MAX_PATH_BYTES)?.into() })
     }
 
     pub(super) fn described(&mut self) -> Parsed<Result<PoolInfo, (u16, String)>> {

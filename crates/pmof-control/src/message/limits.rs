@@ -1,13 +1,15 @@
 //! Limits of messages and of what they are made of.
 
-use pmof_pool::DIGEST_BYTES;
-
 /// The version of the messages that this program speaks.
 pub const CONTROL_VERSION: u16 = 4;
 /// Longest message in bytes: one page, so that a receive buffer for any message is one page.
 pub const MAX_MESSAGE_BYTES: usize = 4096;
 /// Bytes of a nonce.
 pub const NONCE_BYTES: usize = 32;
+/// Bytes of a digest: of BLAKE3.
+pub const DIGEST_BYTES: usize = 32;
+/// Bytes of the identity of a file: of a BLAKE3 digest.
+pub const FILE_IDENTITY_BYTES: usize = 32;
 /// Bytes of a proof: of a BLAKE3 digest.
 pub const PROOF_BYTES: usize = 32;
 /// Longest region descriptor in bytes: several times what any transport's descriptor needs.

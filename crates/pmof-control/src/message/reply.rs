@@ -1,21 +1,30 @@
 //! What targets answer.
 
-use std::ops::Range;
+use alloc::{borrow::ToOwned as _, boxed::Box, string::String, vec::Vec};
+use core::ops::Range;
 
-use pmof_pool::{DIGEST_BYTES, FILE_IDENTITY_BYTES, PartFile};
 use uuid::Uuid;
 
 use super::{
     error::ControlError,
     fields::cut,
     limits::{
-        ATTRIBUTES_BYTES, MAX_BODY_BYTES, MAX_DESCRIPTOR_BYTES, MAX_PATH_BYTES, MAX_REFUSAL_BYTES, NONCE_BYTES,
-        PROOF_BYTES,
+        ATTRIBUTES_BYTES, DIGEST_BYTES, FILE_IDENTITY_BYTES, MAX_BODY_BYTES, MAX_DESCRIPTOR_BYTES, MAX_PATH_BYTES,
+        MAX_REFUSAL_BYTES, NONCE_BYTES, PROOF_BYTES,
     },
     roster_part::RosterPart,
     wire::{self, Body, Fault, Frame, Parsed},
 };
 use crate::{FailureDomain, PoolInfo, PoolName, PoolState, TargetStatus, USER_FLAGS_BYTES, WriterStatus};
+
+/// A file that a part of a pool set is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SetFile {
+    /// What tells it from every other file, also from those of other machines.
+    pub identity: [u8; FILE_IDENTITY_BYTES],
+    /// Its path there, for people.
+    pub path: String,
+}
 
 /// What a target answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +98,7 @@ pub enum Reply {
     /// The files of a pool set's parts, in the order of the set.
     SetFiles {
         /// As many as fit, see [`Reply::files_page`].
-        files: Vec<PartFile>,
+        files: Vec<SetFile>,
         /// Whether there are files after these.
         more: bool,
     },
@@ -168,9 +177,9 @@ impl Reply {
     }
 
     /// A page of the files that `files` begins with, as many as one message holds. One fits always.
-    pub fn files_page(files: &[PartFile]) -> Self {
+    pub fn files_page(files: &[SetFile]) -> Self {
         let mut room = MAX_BODY_BYTES - 3;
-        let fits = |file: &&PartFile| match room.checked_sub(FILE_IDENTITY_BYTES + 2 + path_text(file).len()) {
+        let fits = |file: &&SetFile| match room.checked_sub(FILE_IDENTITY_BYTES + 2 + path_text(file).len()) {
             Some(left) => {
                 room = left;
                 true
@@ -253,7 +262,7 @@ impl Reply {
                 frame.number_u16(files.len() as u16);
                 for file in files {
                     frame.bytes(&file.identity);
-                    frame.text(&path_text(file));
+                    frame.text(path_text(file));
                 }
             }
             Self::Digests { digests } => {
@@ -428,6 +437,6 @@ impl Reply {
 }
 
 /// The path of a file, for people.
-fn path_text(file: &PartFile) -> String {
-    cut(&file.path.to_string_lossy(), MAX_PATH_BYTES).to_owned()
+fn path_text(file: &SetFile) -> &str {
+    cut(&file.path, MAX_PATH_BYTES)
 }

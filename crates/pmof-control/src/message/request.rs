@@ -1,6 +1,8 @@
 //! What initiators ask.
 
-use pmof_mem::Durability;
+use alloc::vec::Vec;
+
+use pmof_terms::Durability;
 use uuid::Uuid;
 
 use super::{

@@ -1,6 +1,7 @@
 //! Rosters in messages: in parts, since a long one does not fit into one message.
 
 use super::{limits::ROSTER_PART_BYTES, request::Request};
+use alloc::vec::Vec;
 
 /// A part of a [roster](crate::Roster), as it is encoded.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,5 +1,4 @@
-use pmof_mem::{Durability, Evidence, Mechanism, MediumKind, Promise};
-use pmof_pool::{DIGEST_BYTES, PartFile};
+use pmof_terms::{Durability, Evidence, Mechanism, MediumKind, Promise};
 use proptest::prelude::*;
 use uuid::Uuid;
 
@@ -201,7 +200,7 @@ fn descriptions_fill_a_message() {
         Reply::Infos(infos) => infos.len(),
         _ => 0,
     };
-    let ancestors = vec![Epoch::new([0, 1]); ANCESTORS_MAX];
+    let ancestors = vec![Epoch::new(Uuid::new_v4(), [0, 1]); ANCESTORS_MAX];
     let longest = PoolInfo {
         state: PoolState { ancestors, ..sample_state() },
         open_by: Some("x".repeat(MAX_HOLDER_BYTES)),
@@ -263,7 +262,7 @@ fn replies() -> Vec<Reply> {
         },
         Reply::SetOpened { size_bytes: 1, attributes: None, descriptor: vec![1], header_descriptor: vec![] },
         Reply::SetFiles { files: vec![], more: false },
-        Reply::files_page(&vec![PartFile { identity: [8; 32], path: "p".repeat(MAX_PATH_BYTES).into() }; 5]),
+        Reply::files_page(&vec![SetFile { identity: [8; 32], path: "p".repeat(MAX_PATH_BYTES) }; 5]),
         Reply::Working,
         Reply::SetKept,
         Reply::Removable,
@@ -384,7 +383,7 @@ fn the_bytes_of_version_4_stay_as_they_are() {
 
     let bytes = Request::SetFiles { name: set("ab"), first: 258 }.encode(1).expect("fits");
     assert_eq!((&bytes[2..4], &bytes[12..bytes.len() - 4]), (&[38, 0][..], &b"\x02\x01\0\0\0\0\0\0\x02\0ab"[..]));
-    let files = vec![PartFile { identity: [9; 32], path: "/p".into() }];
+    let files = vec![SetFile { identity: [9; 32], path: "/p".into() }];
     let bytes = Reply::SetFiles { files, more: true }.encode(1).expect("fits");
     let body = [&b"\x01\x01\0"[..], &[9; 32], b"\x02\0/p"].concat();
     assert_eq!((&bytes[2..4], &bytes[12..bytes.len() - 4]), (&[0xa6, 0][..], &body[..]));
@@ -562,7 +561,7 @@ fn long_texts_are_cut_and_long_descriptors_refused() {
 #[test]
 fn pages_hold_as_many_files_as_fit() {
     let lengths = [1, MAX_PATH_BYTES, 3 * MAX_PATH_BYTES];
-    let files = (0..200).map(|at| PartFile { identity: [at as u8; 32], path: "ü".repeat(lengths[at % 3]).into() });
+    let files = (0..200).map(|at| SetFile { identity: [at as u8; 32], path: "ü".repeat(lengths[at % 3]) });
     let files: Vec<_> = files.collect();
     let (mut told, mut pages) = (Vec::new(), 0);
     loop {

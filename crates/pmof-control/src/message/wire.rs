@@ -1,6 +1,8 @@
 //! The frame of a control message and the forms that bodies are made of.
 
-use pmof_pool::OpenFor;
+use alloc::vec::Vec;
+
+use pmof_terms::OpenFor;
 use uuid::Uuid;
 
 use super::{
@@ -11,7 +13,7 @@ use super::{
         MAX_MESSAGE_BYTES,
     },
 };
-use crate::{MAX_NAME_BYTES, MAX_SET_NAME_BYTES, NameError, PoolName, SetName};
+use crate::{MAX_NAME_BYTES, MAX_SET_NAME_BYTES, NameError, PoolName, SetName, checksum::crc32c};
 
 /// What a pool is opened for, in one byte.
 const READ: u8 = 1;
@@ -99,7 +101,7 @@ impl Frame {
             return Err(ControlError::Unencodable { what: "body", len_bytes, limit_bytes: MAX_BODY_BYTES });
         }
         self.0[8..HEAD_BYTES].copy_from_slice(&(len_bytes as u32).to_le_bytes());
-        let checksum = crc32c::crc32c(&self.0);
+        let checksum = crc32c(&self.0);
         self.bytes(&checksum.to_le_bytes());
         Ok(self.0)
     }
@@ -122,7 +124,7 @@ pub(super) fn open<T>(
     if stated_bytes as usize != body.len() {
         return Err(ControlError::LengthMismatch { stated_bytes, found_bytes: body.len() });
     }
-    let (stored, computed) = (u32::from_le_bytes(*checksum), crc32c::crc32c(framed));
+    let (stored, computed) = (u32::from_le_bytes(*checksum), crc32c(framed));
     if stored != computed {
         return Err(ControlError::BadChecksum { stored, computed });
     }
@@ -237,7 +239,7 @@ impl<'a> Body<'a> {
     }
 
     pub(super) fn text(&mut self, limit_bytes: usize) -> Parsed<&'a str> {
-        std::str::from_utf8(self.counted(limit_bytes)?).map_err(|_| Fault::Malformed("a text is not UTF-8"))
+        core::str::from_utf8(self.counted(limit_bytes)?).map_err(|_| Fault::Malformed("a text is not UTF-8"))
     }
 
     pub(super) fn name(&mut self) -> Parsed<PoolName> {

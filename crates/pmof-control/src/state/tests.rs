@@ -50,7 +50,7 @@ fn more_than_half_is_a_majority() {
     for (members, made, expected) in
         [(1, 1, true), (1, 2, false), (2, 3, true), (2, 4, false), (3, 4, true), (32, 64, false), (33, 64, true)]
     {
-        assert_eq!(Epoch::new(0..members).is_majority(made), expected, "{members} of {made}");
+        assert_eq!(Epoch::new(Uuid::new_v4(), 0..members).is_majority(made), expected, "{members} of {made}");
     }
 }
 

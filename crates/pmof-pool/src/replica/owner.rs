@@ -2,6 +2,7 @@
 //! the pool or to nobody.
 
 use pmof_mem::System;
+use pmof_terms::NATIVE_MAGIC;
 
 use super::vouched::{Source, is_expendable};
 use crate::{
@@ -9,9 +10,6 @@ use crate::{
     part::{Part, page_bytes},
     uuid_text,
 };
-
-/// The first bytes of a replica in pmof's native format, which has no PMDK header.
-pub const NATIVE_MAGIC: [u8; 8] = *b"PMOFPOOL";
 
 /// The beginning of a file.
 pub(super) enum Head {

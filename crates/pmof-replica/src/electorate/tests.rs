@@ -69,7 +69,7 @@ fn uncertain(roster: &Roster) -> Roster {
 fn a_member_that_lost_the_newer_roster_does_not_vote() {
     let (all, now) = (roster(0..3), Roster { version: 1, ..roster(0..3).removing(1, Uuid::nil()).settled(|_| true) });
     let first = made(3);
-    let removed = told(&first, 0, Epoch::new([0, 2]), true);
+    let removed = told(&first, 0, Epoch::new(Uuid::new_v4(), [0, 2]), true);
     let old = uncertain(&all);
     // With 1, which knows nothing of it, two of three would be enough.
     assert!(!decided(&[(0, &removed, &old), (1, &first, &all)]).1);
@@ -90,16 +90,16 @@ fn a_torn_slot_keeps_no_two_members_from_opening() {
     }
     assert!(!decided(&[(0, &first, &uncertain(&two))]).1);
     // The one went on with a third in the place of the other, which its list of members does not name any more.
-    let replaced = told(&first, 0, Epoch::new([0, 2]), true);
+    let replaced = told(&first, 0, Epoch::new(Uuid::new_v4(), [0, 2]), true);
     assert!(!decided(&[(0, &replaced, &uncertain(&two)), (1, &first, &two)]).1);
     // It went on alone: it has everything.
-    let alone = told(&first, 0, Epoch::new([0]), true);
+    let alone = told(&first, 0, Epoch::new(Uuid::new_v4(), [0]), true);
     assert!(decided(&[(0, &alone, &uncertain(&two)), (1, &first, &two)]).1);
 }
 
 #[test]
 fn a_change_holds_once_its_epoch_is_confirmed_somewhere() {
-    let (first, epoch) = (made(3), Epoch::new(0..2));
+    let (first, epoch) = (made(3), Epoch::new(Uuid::new_v4(), 0..2));
     let (old, next) = (roster(0..3), roster(0..3).adding(member(3), epoch.id));
     let announced = [0, 1, 2].map(|index| told(&first, index, epoch, false));
     let confirmed = [0, 1, 2].map(|index| told(&first, index, epoch, true));
@@ -113,7 +113,7 @@ fn a_change_holds_once_its_epoch_is_confirmed_somewhere() {
 
 #[test]
 fn a_replica_that_is_no_member_confirms_no_change() {
-    let (first, epoch) = (made(3), Epoch::new(0..2));
+    let (first, epoch) = (made(3), Epoch::new(Uuid::new_v4(), 0..2));
     let next = roster(0..3).removing(2, epoch.id);
     let announced = [0, 1].map(|index| told(&first, index, epoch, false));
     let other = told(&first, 5, epoch, true);
@@ -123,7 +123,7 @@ fn a_replica_that_is_no_member_confirms_no_change() {
 
 #[test]
 fn before_a_change_is_settled_most_of_the_members_before_it_are_needed_too() {
-    let (first, epoch) = (made(3), Epoch::new(0..3));
+    let (first, epoch) = (made(3), Epoch::new(Uuid::new_v4(), 0..3));
     let next = roster(0..3).adding(member(3), epoch.id);
     let one = told(&first, 0, epoch, true);
     let new = told(&PoolState::new(Uuid::new_v4(), 4), 3, epoch, true);
@@ -147,10 +147,10 @@ fn a_member_that_was_away_during_a_change_opens_nothing_alone() {
 
 #[test]
 fn a_member_that_was_removed_has_no_vote() {
-    let (first, epoch) = (made(3), Epoch::new(0..2));
+    let (first, epoch) = (made(3), Epoch::new(Uuid::new_v4(), 0..2));
     let (old, next) = (roster(0..3), roster(0..3).removing(2, epoch.id).settled(|_| true));
     let gone = told(&first, 2, epoch, true);
-    let one = told(&told(&first, 0, epoch, true), 0, Epoch::new(0..2), true);
+    let one = told(&told(&first, 0, epoch, true), 0, Epoch::new(Uuid::new_v4(), 0..2), true);
     assert_eq!(decided(&[(0, &one, &next), (2, &gone, &old)]), (vec![0, 1], false));
     assert_eq!(decided(&[(2, &gone, &next)]), (vec![0, 1], false));
     let both = told(&told(&first, 1, epoch, true), 1, one.epoch, true);

@@ -8,7 +8,7 @@ fn made(made: u16) -> PoolState {
 /// What an opening by these replicas leaves on each of them, closed in order.
 fn opened(state: &PoolState, members: &[u16]) -> PoolState {
     let Base { opening, ancestors, .. } = Base::after(state.epoch, state.opening, &state.ancestors);
-    let epoch = Epoch::new(members.iter().copied());
+    let epoch = Epoch::new(Uuid::new_v4(), members.iter().copied());
     PoolState { epoch, opening: opening + 1, ancestors, is_confirmed: true, is_open: false, ..state.clone() }
 }
 
@@ -256,7 +256,8 @@ fn the_only_one_that_knows_an_epoch_comes_back() {
     let heard = PoolState { is_confirmed: true, ..announced.clone() };
     // The next opening meets one that was told of the epoch, and one that was not.
     let Base { opening, ancestors, .. } = agree_all(&[&state, &state, &announced], 3).unwrap().base;
-    let next = PoolState { epoch: Epoch::new([1, 2]), opening: opening + 1, ancestors, ..heard.clone() };
+    let next =
+        PoolState { epoch: Epoch::new(Uuid::new_v4(), [1, 2]), opening: opening + 1, ancestors, ..heard.clone() };
     let agreement = agree_all(&[&heard, &next, &next], 3).unwrap();
     assert_eq!(agreement.in_sync, [1, 2]);
     assert!(matches!(agreement.behind[..], [(0, Apart::LeftBehind { .. })]), "{agreement:?}");
@@ -269,14 +270,14 @@ fn the_only_one_that_knows_an_epoch_comes_back() {
 #[test]
 fn of_two_one_that_an_opening_has_told_of_an_epoch_given_up_opens_nothing_alone() {
     let alone = opened(&made(2), &[1]);
-    let given_up = Epoch::new([0, 1]);
+    let given_up = Epoch::new(Uuid::new_v4(), [0, 1]);
     let first = told(1, &alone, given_up, &[]);
-    let then = told(1, &alone, Epoch::new([1]), &[given_up]);
+    let then = told(1, &alone, Epoch::new(Uuid::new_v4(), [1]), &[given_up]);
     for state in [first, then] {
         let found = [Found { index: 1, state: &state }];
         let agreement = agree(&found, 2).unwrap();
         assert!(agreement.in_sync == [0] && !agreement.is_enough(&found, 0b11, true), "{agreement:?}");
-        let other = told_and_confirmed(0, &made(2), Epoch::new([0]));
+        let other = told_and_confirmed(0, &made(2), Epoch::new(Uuid::new_v4(), [0]));
         let other =
             PoolState { epoch: state.ancestors[0], ancestors: state.ancestors[1..].to_vec(), is_behind: true, ..other };
         let both = [Found { index: 0, state: &other }, found[0]];
@@ -299,7 +300,7 @@ fn told_and_confirmed(index: u16, parent: &PoolState, epoch: Epoch) -> PoolState
 #[test]
 fn an_abandoned_epoch_that_some_have_confirmed_is_no_head() {
     let state = crashed(&made(5));
-    let (abandoned, next) = (Epoch::new([3]), Epoch::new([2, 3]));
+    let (abandoned, next) = (Epoch::new(Uuid::new_v4(), [3]), Epoch::new(Uuid::new_v4(), [2, 3]));
     let heard = |index| told_and_confirmed(index, &state, abandoned);
     let others = |index| told(index, &state, next, &[abandoned]);
     let states = [heard(0), heard(1), others(2), others(3), others(4)];
@@ -310,7 +311,7 @@ fn an_abandoned_epoch_that_some_have_confirmed_is_no_head() {
     let named = agreement.base.ancestors.iter().filter(|epoch| epoch.members == 0).map(|epoch| epoch.id);
     assert_eq!(named.collect::<HashSet<_>>(), HashSet::from([abandoned.id, next.id]));
     // Its writer announced another one to one of them: that builds upon nothing.
-    let built = told(0, &heard(0), Epoch::new([3, 0]), &[]);
+    let built = told(0, &heard(0), Epoch::new(Uuid::new_v4(), [3, 0]), &[]);
     let states = [built, heard(1), others(2), others(3), others(4)];
     assert_eq!(agree_all(&states.each_ref(), 5).unwrap().in_sync, [2, 3, 4]);
 }
@@ -318,10 +319,10 @@ fn an_abandoned_epoch_that_some_have_confirmed_is_no_head() {
 #[test]
 fn an_epoch_that_was_built_upon_is_not_abandoned() {
     let state = crashed(&made(3));
-    let (first, next) = (Epoch::new([0, 1]), Epoch::new([0]));
+    let (first, next) = (Epoch::new(Uuid::new_v4(), [0, 1]), Epoch::new(Uuid::new_v4(), [0]));
     let heard = |index| told_and_confirmed(index, &state, first);
     // One was told that the first is abandoned, by a writer that came no further.
-    let mistaken = told(2, &state, Epoch::new([2]), &[first]);
+    let mistaken = told(2, &state, Epoch::new(Uuid::new_v4(), [2]), &[first]);
     let states = [told_and_confirmed(0, &heard(0), next), told_and_confirmed(1, &heard(1), next), mistaken];
     let agreement = agree_all(&states.each_ref(), 3).unwrap();
     assert_eq!((&agreement.in_sync[..], agreement.base.ancestors[0]), (&[0][..], next));
@@ -332,12 +333,12 @@ fn an_epoch_that_was_built_upon_is_not_abandoned() {
 fn those_that_are_behind_are_no_majority() {
     let alone = |epoch: Epoch, parent: &PoolState| told_and_confirmed(0, parent, epoch);
     let state = crashed(&made(3));
-    let (first, next) = (Epoch::new([0]), Epoch::new([0]));
+    let (first, next) = (Epoch::new(Uuid::new_v4(), [0]), Epoch::new(Uuid::new_v4(), [0]));
     let behind = |index| told_and_confirmed(index, &state, first);
     let newest = alone(next, &alone(first, &state));
     assert_eq!(agree_all(&[&newest, &behind(1), &behind(2)], 3).unwrap().in_sync, [0]);
     // One that was a member since, and was rolled back.
-    let most = alone(next, &alone(Epoch::new([0, 1]), &state));
+    let most = alone(next, &alone(Epoch::new(Uuid::new_v4(), [0, 1]), &state));
     assert_eq!(agree_all(&[&most, &state, &state], 3).unwrap().in_sync, [0]);
     // One whose mark says that it is an older copy of one that was left.
     let left = PoolState { mark: 3, ..state.clone() };
@@ -350,7 +351,7 @@ fn those_that_are_behind_are_no_majority() {
 fn one_that_is_behind_tells_an_older_copy() {
     let state = crashed(&made(3));
     let of = |behind_mark: u64| {
-        let epoch = Epoch::new([1, 2]);
+        let epoch = Epoch::new(Uuid::new_v4(), [1, 2]);
         let behind = PoolState { mark: behind_mark, ..told_and_confirmed(0, &state, epoch) };
         let copy = told_and_confirmed(1, &state, epoch);
         let found = [Found { index: 0, state: &behind }, Found { index: 1, state: &copy }];

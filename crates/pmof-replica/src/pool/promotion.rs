@@ -392,7 +392,7 @@ impl Open {
         let lost = |source| PoolError::Replica { replica: place(&self.url), source };
         let control: &Control = control.ok_or_else(|| lost(Arc::new(ReplicaError::Unexpected)))?;
         let (state, index) = (&self.state, self.followed.member.index);
-        let (epoch, opening) = (Epoch::new([index]), state.opening.saturating_add(1));
+        let (epoch, opening) = (Epoch::new(Uuid::new_v4(), [index]), state.opening.saturating_add(1));
         let ancestors = std::iter::once(state.epoch).chain(state.ancestors.iter().copied());
         let begin = Request::Begin { opening, epoch, ancestors: ancestors.take(ANCESTORS_MAX).collect() };
         let tell = |request: &Request, expected: &Reply| control.ask_for(request, expected).map_err(lost);

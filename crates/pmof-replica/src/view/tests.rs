@@ -2,7 +2,7 @@ use super::*;
 
 /// The view of a pool of `made` members, all of them in sync by the first epoch.
 fn view(made: u16) -> View {
-    let base = Base { opening: 1, ancestors: vec![Epoch::new(0..made)], announced: Vec::new() };
+    let base = Base { opening: 1, ancestors: vec![Epoch::new(Uuid::new_v4(), 0..made)], announced: Vec::new() };
     let indexes = (0..made).map(Some).collect();
     View::new(Rule::of(made.into()), indexes, base, 0, (1 << made) - 1)
 }
@@ -120,9 +120,13 @@ fn of_two_an_opening_has_both_until_its_epoch_is_in_force() {
 /// The one that is in sync was told of an epoch of both. The other had not confirmed it when it was found, and may have since, if another took it over.
 #[test]
 fn of_two_an_opening_has_both_that_an_announced_epoch_names() {
-    let of_one = Epoch::new([1]);
-    for announced in [Epoch::new([0, 1]), Epoch { members: 0, ..Epoch::new([0, 1]) }] {
-        let base = Base { opening: 2, ancestors: vec![of_one, Epoch::new([0, 1])], announced: vec![announced] };
+    let of_one = Epoch::new(Uuid::new_v4(), [1]);
+    for announced in [Epoch::new(Uuid::new_v4(), [0, 1]), Epoch { members: 0, ..Epoch::new(Uuid::new_v4(), [0, 1]) }] {
+        let base = Base {
+            opening: 2,
+            ancestors: vec![of_one, Epoch::new(Uuid::new_v4(), [0, 1])],
+            announced: vec![announced],
+        };
         let mut view = View::new(Rule::of(2), vec![Some(0), Some(1)], base, 0, 0b10);
         let mut change = Change::default();
         begun(view.step(&mut change, 0b11, 0b10));
@@ -191,7 +195,7 @@ fn an_epoch_of_another_writer_is_named_once_it_cannot_come_in_force() {
     let mut view = view(3);
     let ours = begin(&mut view, 0b111, 0b111);
     let state = PoolState::new(view.line()[1].id, 3).begun(2, ours, 2, &view.line()[1..]);
-    let theirs = Epoch::new([1]);
+    let theirs = Epoch::new(Uuid::new_v4(), [1]);
     let state = state.confirmed(2, ours.id).unwrap().begun(2, theirs, 3, view.line());
     assert!(matches!(view.introduction(2, Some(&state)), Some(Introduction::ByChange)));
     let mut change = Change::default();
@@ -281,7 +285,7 @@ fn whoever_was_told_of_an_epoch_behind_an_own_one_has_met_the_successor() {
     let found = view.line()[0];
     let abandoned = begun(view.step(&mut Change::default(), 0b111, 0b111)).0;
     let own = begin(&mut view, 0b111, 0b011);
-    let other = Epoch::new(0..2);
+    let other = Epoch::new(Uuid::new_v4(), 0..2);
     assert!(view.is_superseded_by(&told_of(other, &[own, found])));
     assert!(
         !view.is_superseded_by(&told_of(other, &[found])),
@@ -300,7 +304,7 @@ fn whoever_was_told_of_an_epoch_behind_an_own_one_has_met_the_successor() {
 #[test]
 fn of_a_new_pool_the_first_epoch_is_its_writers() {
     let mut view = view(3);
-    let told = told_of(Epoch::new(0..3), view.line());
+    let told = told_of(Epoch::new(Uuid::new_v4(), 0..3), view.line());
     assert!(!view.is_superseded_by(&told));
     view.note_made();
     assert!(view.is_superseded_by(&told));

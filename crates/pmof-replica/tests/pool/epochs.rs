@@ -6,6 +6,7 @@ use pmof_access::Durability;
 use pmof_control::{DATA_OFFSET, Epoch, OpenFor, PoolFormat, PoolName, PoolRefusal, Reply, Request};
 use pmof_mem::causes;
 use pmof_replica::{Pool, PoolError, PoolOptions, ReplicaError};
+use uuid::Uuid;
 
 use crate::support::*;
 
@@ -543,7 +544,7 @@ fn the_only_member_of_an_epoch_is_not_read_alone() {
     // The writer's own state of the pool, without its library: the last two replicas, and an epoch of the last.
     let state = options(urls(&three[2..])).min_replicas(1).info().unwrap()[0].state.clone();
     let ancestors: Vec<_> = std::iter::once(state.epoch).chain(state.ancestors).collect();
-    let (epoch, opening) = (Epoch::new([2]), state.opening + 1);
+    let (epoch, opening) = (Epoch::new(Uuid::new_v4(), [2]), state.opening + 1);
     let writers = [1, 2].map(|index: usize| RawInitiator::connect(&three[index].address()));
     for writer in &writers {
         let (name, require) = (PoolName::new("orders").unwrap(), Durability::ProcessCrash);

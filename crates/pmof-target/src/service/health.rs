@@ -179,7 +179,8 @@ mod tests {
         assert_eq!(of(&state(0b011, false)), [in_sync, in_sync, None]);
         assert_eq!(of(&state(0b110, true)), [behind, in_sync, in_sync]);
         // What was only announced is not in force.
-        let announced = state(0b111, false).begun(0, Epoch::new([0, 1]), 2, &[state(0b111, false).epoch]);
+        let announced =
+            state(0b111, false).begun(0, Epoch::new(Uuid::new_v4(), [0, 1]), 2, &[state(0b111, false).epoch]);
         assert_eq!(of(&announced), [in_sync; 3]);
         assert_eq!(of(&announced.confirmed(0, announced.epoch.id).unwrap()), [in_sync, in_sync, None]);
     }

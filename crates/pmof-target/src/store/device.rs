@@ -29,7 +29,7 @@ use super::{
 use crate::holder::{holder_of_file, processes_that_map};
 
 /// The first word of a device with a pool, and of one where a pool is made or removed.
-const POOL_WORD: u64 = u64::from_le_bytes(pmof_pool::NATIVE_MAGIC);
+const POOL_WORD: u64 = u64::from_le_bytes(pmof_terms::NATIVE_MAGIC);
 const MAKING_WORD: u64 = u64::from_le_bytes(*b"PMOFMAKE");
 
 /// Zeroes stored at a time.

@@ -336,7 +336,7 @@ fn removing_takes_closed_pools_only() {
     // Another program wrote to it meanwhile.
     let seen = store.info(&name("orders")).unwrap().state.epoch.id;
     let mut writer = open(&store, "orders", OpenFor::Write).expect("the pool");
-    writer.begin(Epoch::new([0]), 2, &[]).unwrap();
+    writer.begin(Epoch::new(Uuid::new_v4(), [0]), 2, &[]).unwrap();
     drop(writer);
     let error = store.remove_replica(&name("orders"), meant(found, Some(seen))).unwrap_err();
     assert!(matches!(error, StoreError::OpenedSince { .. }) && error.to_string().contains("not touched"), "{error}");

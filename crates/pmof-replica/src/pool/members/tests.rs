@@ -5,7 +5,7 @@ use super::*;
 /// How many losses so many replicas survive that have such states: whether each is in sync, and whether it is here.
 fn survived<const N: usize>(replicas: [(bool, bool); N]) -> Option<usize> {
     let in_sync = (0..N as u16).filter(|index: &u16| replicas[usize::from(*index)].0);
-    let epoch = Epoch { id: Uuid::from_u128(2), ..Epoch::new(in_sync) };
+    let epoch = Epoch { id: Uuid::from_u128(2), ..Epoch::new(Uuid::new_v4(), in_sync) };
     let of = |is_in_sync: bool| PoolState {
         epoch,
         opening: 2,

@@ -1,6 +1,6 @@
 //! Kinds of media.
 
-use std::fmt;
+use core::fmt;
 
 /// What the bytes of a medium lie on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,6 +1,6 @@
 //! The terms of the durability contract: what was reached, how, and on what evidence.
 
-use std::fmt;
+use core::fmt;
 
 /// The failure that written bytes survive, weakest first.
 ///
