@@ -10,12 +10,12 @@ const KNOWN: [&str; 7] = ["crc", "crc-catalog", "linux-raw-sys", "thiserror", "u
 
 /// What is wrong with the tree of a crate's dependencies and their features, as `cargo tree` prints it.
 fn wrong_in(tree: &str) -> Vec<&str> {
-    let is_wrong = |line: &&str| match line.split_once(" feature ") {
-        Some((_, feature)) => feature.trim_matches('"') == "std",
-        None => {
-            let name = line.split(' ').next().unwrap_or_default();
-            !CRATES.contains(&name) && !KNOWN.contains(&name)
+    let is_wrong = |line: &&str| {
+        if let Some((_, feature)) = line.split_once(" feature ") {
+            return feature.trim_matches('"') == "std";
         }
+        let name = line.split(' ').next().unwrap_or_default();
+        !CRATES.contains(&name) && !KNOWN.contains(&name)
     };
     tree.lines().filter(is_wrong).collect()
 }
