@@ -11,7 +11,6 @@ use std::{
 
 use anyhow::Context;
 use pmof::{Durability, PoolUrl, mem::MemError};
-use pmof_console::output::complain;
 use pmof_pool::part_header;
 use pmof_terms::NATIVE_MAGIC;
 
@@ -26,7 +25,7 @@ use super::{
     verify,
 };
 use crate::{
-    named,
+    failure, named,
     new_file::{NewFile, directory_of, sync_name},
     unequal::Unequal,
 };
@@ -60,7 +59,7 @@ fn copy_of(source: &PoolSource, url: &PoolUrl, destination: &Path, args: &CpArgs
     }
     let degraded = Degraded::of(pool, args.min_replicas.is_some()).filter(|_| !is_at_point);
     if let Some(degraded) = &degraded {
-        complain(&format!("pmof cp: {degraded}"));
+        failure::warn_as(&degraded.to_string(), &format!("pmof cp: {degraded}"));
     }
     let size_bytes = pool.len_bytes();
     let len_bytes = mark::decode(&pool.user_flags()).unwrap_or(size_bytes);

@@ -138,6 +138,9 @@ fn replicas_are_all_written_verified_and_compared() {
         let said = pmof(["cp", url, text(&back)]);
         assert!(said.code == Some(0) && !said.errors.contains("left out"), "the other one is found by it: {said:?}");
         assert!(fs::read(&back).unwrap() == bytes);
+        let json = pmof(["cp", url, text(&back), "--force", "--min-replicas", "1", "--json"]);
+        let warned = "{\"schema_version\":1,\"warning\":\"read from 1 of the 2 replicas of the pool";
+        assert!(json.errors.starts_with(warned), "{json:?}");
         let said = pmof(["cp", url, text(&back), "--force", "--min-replicas", "1"]);
         let words = "read from 1 of the 2 replicas of the pool; these are not a majority";
         assert!(said.code == Some(0) && said.errors.contains(words), "{said:?}");
