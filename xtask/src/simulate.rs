@@ -29,9 +29,13 @@ const EXHAUSTIVE: &[&str] = &[
 impl Simulate {
     /// Exit status 0 where no rule was broken.
     pub(crate) fn run(&self) -> Result<ExitCode> {
-        let tests = if self.exhaustive { EXHAUSTIVE } else { &["simulation::farm::farm"] };
+        let (package, tests): (_, &[&str]) = if self.exhaustive {
+            ("pmof-replication", EXHAUSTIVE)
+        } else {
+            ("pmof-replica", &["simulation::farm::farm"])
+        };
         let status = Command::new("cargo")
-            .args(["test", "--release", "--package", "pmof-replica", "--lib", "--"])
+            .args(["test", "--release", "--package", package, "--lib", "--"])
             .args(tests)
             .args(["--exact", "--ignored", "--nocapture"])
             .env("PMOF_SEEDS", self.seeds.to_string())

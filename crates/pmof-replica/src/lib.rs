@@ -3,20 +3,16 @@
 //! A replica is memory of this machine, or a connection to a target; targets themselves are `pmof-target`.
 #![forbid(unsafe_code)]
 
+use pmof_replication::{catch_up, electorate, lineage, membership, older_pages, pages, view};
+
 mod background;
-mod catch_up;
 mod domain;
-mod electorate;
 mod error;
 mod follower;
 mod intent;
-mod lineage;
 mod list;
 mod member;
-mod membership;
-mod older_pages;
 mod outbox;
-mod pages;
 mod peers;
 mod place;
 mod pool;
@@ -37,7 +33,6 @@ mod sync;
 mod target;
 mod target_options;
 mod url;
-mod view;
 
 pub use background::Background;
 pub use domain::ReplicaDomain;

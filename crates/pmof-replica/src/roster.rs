@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use pmof_access::Transport;
-use pmof_control::{Epoch, REPLICAS_MAX, Role, Roster, RosterMember, members_of};
+use pmof_control::{Role, Roster, RosterMember};
 use uuid::Uuid;
+
+pub(crate) use pmof_replication::roster::{free_index, newest, settled_behind, with_uncounted};
 
 use crate::{PoolUrl, TargetUrl};
 
@@ -17,11 +19,6 @@ pub(crate) struct FoundMember {
     pub(crate) index: u16,
     pub(crate) replica_uuid: Uuid,
     pub(crate) url: Arc<PoolUrl>,
-}
-
-/// The roster that counts, of those that members keep.
-pub(crate) fn newest<'r>(rosters: impl IntoIterator<Item = &'r Roster>) -> Option<&'r Roster> {
-    rosters.into_iter().max_by_key(|roster| roster.age())
 }
 
 /// Members that count and were not found, and where they were found last: neither under an address that was named nor where this process would have to
@@ -96,32 +93,6 @@ pub(crate) fn made(members: &[FoundMember]) -> Roster {
     Roster { version: 0, notes: 1, members, change: None, forced: None, is_uncertain: false }
 }
 
-/// The roster behind a change that an epoch has made which is in force. `opening`: the number of that epoch, or of one behind it.
-pub(crate) fn settled(roster: &Roster, opening: u64) -> Roster {
-    let settled = roster.settled(|_| true);
-    Roster { notes: settled.notes.max(opening << NOTES_BITS), ..settled }
-}
-
-/// The roster of these members from an epoch on that makes them so by itself. `opening`: the number of that epoch.
-pub(crate) fn settled_behind(roster: &Roster, members: Vec<RosterMember>, opening: u64) -> Roster {
-    let (version, notes) = (roster.version.saturating_add(1), roster.notes.max(opening << NOTES_BITS));
-    Roster { version, notes, members, change: None, forced: roster.forced, is_uncertain: false }
-}
-
-/// Whether a replica is a member that counts, behind the change under way, if there is one.
-pub(crate) fn has_after(roster: &Roster, index: u16, replica_uuid: Uuid) -> bool {
-    roster.settled(|_| true).counted().any(|member| member.is(index, replica_uuid))
-}
-
-/// The number of an epoch that this roster is not older than; 0 of the members that the pool was made with.
-pub(crate) fn settled_at(roster: &Roster) -> u64 {
-    roster.notes >> NOTES_BITS
-}
-
-/// Bits of the notes that count them: more than a note each millisecond for a month would use. Those above are the number of the opening which the
-/// last change of the members was settled at.
-const NOTES_BITS: u32 = 32;
-
 /// The member that is meant by its address or its number.
 pub(crate) fn named<'r>(roster: &'r Roster, text: &str) -> Option<&'r RosterMember> {
     let (url, index) = (text.parse::<PoolUrl>().ok(), text.parse::<u16>().ok());
@@ -129,26 +100,4 @@ pub(crate) fn named<'r>(roster: &'r Roster, text: &str) -> Option<&'r RosterMemb
     // A spare that became a member may be both, for a moment.
     let (spares, others): (Vec<_>, Vec<_>) = roster.members.iter().partition(|member| member.role == Role::Spare);
     others.into_iter().chain(spares).find(|member| is_url(member) || Some(member.index) == index)
-}
-
-/// An index for a new member: one that no member had that is remembered, if there is one. `None`: the pool has as many members as can be.
-pub(crate) fn free_index(roster: &Roster, line: &[Epoch]) -> Option<u16> {
-    let members = members_of(roster.members.iter().map(|member| member.index));
-    let known = line.iter().fold(members, |known, epoch| known | epoch.members);
-    let behind = (u64::BITS - known.leading_zeros()) as u16;
-    let is_free = |taken: u64| move |index: &u16| taken & (1 << index) == 0;
-    let all = 0..REPLICAS_MAX;
-    all.clone()
-        .filter(|index| *index >= behind)
-        .chain(all.clone().filter(is_free(known)))
-        .chain(all.filter(is_free(members)))
-        .next()
-}
-
-/// The roster with an asynchronous member or a spare, or without that of its index.
-pub(crate) fn with_uncounted(roster: &Roster, index: u16, member: Option<RosterMember>) -> Roster {
-    let mut members: Vec<_> = roster.members.iter().filter(|other| other.index != index).cloned().collect();
-    members.extend(member);
-    members.sort_unstable_by_key(|member| member.index);
-    Roster { notes: roster.notes.saturating_add(1), members, ..*roster }
 }

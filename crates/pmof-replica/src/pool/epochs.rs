@@ -154,7 +154,7 @@ impl Epochs {
         loop {
             let informed = state.informed();
             let in_use = state.in_use();
-            let step = state.view.step(&mut change, informed, in_use);
+            let step = state.view.step(&mut change, informed, in_use, Uuid::new_v4());
             self.current.store(state.view.current(), Ordering::Release);
             match step {
                 Step::TellAll(question) => _ = state.tell(informed, &question.0, &question.1),
@@ -254,7 +254,7 @@ impl Epochs {
         let (mut change, changes) = (Change::default(), state.changes);
         let informed = state.informed();
         let in_use = state.in_use() | 1 << position;
-        match state.view.announce(&mut change, informed, in_use) {
+        match state.view.announce(&mut change, informed, in_use, Uuid::new_v4()) {
             Step::TellAll(question) => _ = state.tell(informed, &question.0, &question.1),
             Step::Done(_) => return Err(Halt::Later),
         }

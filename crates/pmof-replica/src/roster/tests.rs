@@ -13,16 +13,6 @@ fn three() -> Vec<FoundMember> {
 }
 
 #[test]
-fn the_newest_roster_counts() {
-    let older = made(&three());
-    let newer = Roster { notes: 2, ..older.clone() };
-    assert_eq!(newest([&older, &newer, &older]), Some(&newer));
-    let changed = Roster { version: 1, ..older.clone() };
-    assert_eq!(newest([&older, &changed, &newer]), Some(&changed), "whatever was noted of the former members");
-    assert_eq!(newest([]), None);
-}
-
-#[test]
 fn members_that_were_not_found_are_looked_for_where_they_were() {
     let all = three();
     let roster = made(&all);
@@ -67,16 +57,4 @@ fn of_a_pool_without_a_roster_what_was_found_is_noted() {
     let noted = noted(&Roster::made(3), &three()[..2]);
     assert_eq!((noted.age(), noted.members[1].url.as_str()), ((0, 1), "tcp://b:1/p"));
     assert_eq!((noted.members[2].replica_uuid, noted.members[2].url.as_str()), (Uuid::nil(), ""));
-}
-
-#[test]
-fn a_member_that_is_about_to_go_is_none_behind_the_change() {
-    let roster = made(&three());
-    let has = |roster: &Roster, index: u16| has_after(roster, index, Uuid::from_u128(index.into()));
-    let removing = roster.removing(2, Uuid::new_v4());
-    assert_eq!([0, 1, 2].map(|index| has(&removing, index)), [true, true, false]);
-    assert!([0, 1, 2].iter().all(|index| has(&roster, *index)), "without the change it is");
-    let coming = RosterMember { index: 3, replica_uuid: Uuid::from_u128(3), ..roster.members[0].clone() };
-    assert!(has(&roster.adding(coming, Uuid::new_v4()), 3), "one that is about to come is");
-    assert!(!has_after(&roster, 1, Uuid::from_u128(7)), "another replica of the same index is not");
 }

@@ -7,7 +7,7 @@ use uuid::Uuid;
 
 use super::{
     faults::Fault,
-    names::ReplicaId,
+    names::{ReplicaId, fresh},
     plan::Control,
     session::{Member, Open, Session, ask, fail, tell},
     target::{Answer, Message},
@@ -164,7 +164,7 @@ impl Session {
         if self.has_ended.get() {
             return Changed::Ended;
         }
-        let planned = self.membership.borrow_mut().plan(&mut self.view.borrow_mut(), planned);
+        let planned = self.membership.borrow_mut().plan(&mut self.view.borrow_mut(), planned, fresh());
         let Some((plan, next)) = planned else { return Changed::Ended };
         let changed = self.make(next, &plan).await;
         let is_taken_back = self.membership.borrow_mut().take_back(&mut self.view.borrow_mut(), plan, changed);

@@ -1,4 +1,4 @@
-//! Epochs and replicas have random names: a trace gives them numbers, in the order in which it meets them, so that a seed repeats it to the byte.
+//! Names of epochs and replicas. They look random and are the same in each run of a seed; a trace gives them numbers, in the order in which it meets them.
 
 use std::{
     cell::RefCell,
@@ -8,13 +8,22 @@ use std::{
 use pmof_control::Epoch;
 use uuid::Uuid;
 
+use super::random::Random;
+
 thread_local! {
     static MET: RefCell<Vec<Uuid>> = const { RefCell::new(Vec::new()) };
+    static GIVEN: RefCell<Random> = RefCell::new(Random::new(0));
 }
 
-/// A run begins.
-pub(super) fn forget() {
+/// The run of a seed begins.
+pub(super) fn begin(seed: u64) {
     MET.with_borrow_mut(Vec::clear);
+    GIVEN.set(Random::new(seed.rotate_left(48)));
+}
+
+/// A name that nothing has yet.
+pub(super) fn fresh() -> Uuid {
+    GIVEN.with_borrow_mut(|given| Uuid::from_u64_pair(given.next(), given.next()))
 }
 
 fn number(id: Uuid) -> usize {

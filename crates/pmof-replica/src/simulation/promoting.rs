@@ -3,11 +3,11 @@
 use std::rc::Rc;
 
 use pmof_control::{ANCESTORS_MAX, ConsistencyPoint, Epoch, Role, RosterMember};
-use uuid::Uuid;
 
 use super::{
     areas::SIZE_BYTES,
     faults::Fault,
+    names::fresh,
     random::Random,
     state_page::Progress,
     truth::Pages,
@@ -127,7 +127,7 @@ fn roll_back_somewhere<M: FollowerMemory>(world: &mut World, follower: &mut Foll
 fn found_pool(world: &mut World, number: usize, pages: &Pages) {
     let target = &mut world.targets[number];
     let (state, index) = (target.state.clone(), target.index);
-    let (epoch, opening) = (Epoch::new(Uuid::new_v4(), [index]), state.opening.saturating_add(1));
+    let (epoch, opening) = (Epoch::new(fresh(), [index]), state.opening.saturating_add(1));
     let ancestors: Vec<_> =
         std::iter::once(state.epoch).chain(state.ancestors.iter().copied()).take(ANCESTORS_MAX).collect();
     let begun = state.begun(index, epoch, opening, &ancestors);

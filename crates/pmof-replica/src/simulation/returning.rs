@@ -6,6 +6,7 @@ use pmof_control::{Claim, Reply, Request, Role, Roster, RosterMember};
 
 use super::{
     faults::Fault,
+    names::fresh,
     plan::{Control, PAGES},
     scrubbing::compared,
     session::{Member, Open, Session, answer, ask, bytes_of, fail, positions, read, send},
@@ -438,7 +439,7 @@ impl Session {
         self.changes.set(self.changes.get() + 1);
         let (mut change, changes) = (Change::default(), self.changes.get());
         let informed = self.informed().await;
-        let step = self.view.borrow_mut().announce(&mut change, informed, self.in_use() | 1 << position);
+        let step = self.view.borrow_mut().announce(&mut change, informed, self.in_use() | 1 << position, fresh());
         match step {
             Step::TellAll(question) => _ = self.tell(informed, Message::Tell(question.0)).await,
             Step::Done(_) => return None,

@@ -13,6 +13,7 @@ use pmof_control::{Reply, Request, Roster};
 use super::{
     faults::Fault,
     following::Following,
+    names::fresh,
     plan::{Control, PAGES, WORDS},
     scrubbing::compared,
     target::{Answer, Message},
@@ -392,7 +393,7 @@ impl Session {
         self.changes.set(self.changes.get() + 1);
         loop {
             let informed = self.informed().await;
-            let step = self.view.borrow_mut().step(&mut change, informed, self.in_use());
+            let step = self.view.borrow_mut().step(&mut change, informed, self.in_use(), fresh());
             match step {
                 Step::TellAll(question) => _ = self.tell(informed, Message::Tell(question.0)).await,
                 Step::Done(is_done) => {

@@ -8,7 +8,7 @@ use uuid::Uuid;
 use super::{
     areas::Areas,
     faults::Fault,
-    names::ReplicaId,
+    names::{ReplicaId, fresh},
     plan::{Control, PAGES, WORDS},
     state_page::{Progress, StatePage},
     truth::{Page, Pages, is_rotten},
@@ -135,7 +135,7 @@ impl Target {
         Self {
             is_there,
             index,
-            replica_uuid: Uuid::new_v4(),
+            replica_uuid: fresh(),
             roster: None,
             is_witness: false,
             areas: None,
@@ -248,11 +248,8 @@ impl World {
         if target.is_there {
             return Answer::AlreadyThere;
         }
-        *target = Target {
-            is_witness,
-            boots: target.boots,
-            ..Target::new(index, PoolState::new(Uuid::new_v4(), count), true)
-        };
+        *target =
+            Target { is_witness, boots: target.boots, ..Target::new(index, PoolState::new(fresh(), count), true) };
         let answer = target.opened_by(connection, None);
         target.has_begun = true;
         answer

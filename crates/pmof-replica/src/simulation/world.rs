@@ -112,10 +112,10 @@ pub(super) enum Event {
 
 impl World {
     pub(super) fn new(seed: u64, plan: Plan, control: Option<Control>) -> Self {
-        names::forget();
+        names::begin(seed);
         let url = |machine: usize| format!("tcp://t{machine}:1/p").parse().map(Arc::new).expect("an address");
         let urls: Vec<Arc<PoolUrl>> = (0..plan.machines).map(url).collect();
-        let state = PoolState::new(uuid::Uuid::new_v4(), plan.made as u16).closed();
+        let state = PoolState::new(names::fresh(), plan.made as u16).closed();
         let target = |machine: usize| Target::new(machine as u16, state.clone(), machine < plan.made);
         let mut targets: Vec<_> = (0..plan.machines).map(target).collect();
         let of = |machine: usize| FoundMember {

@@ -125,7 +125,9 @@ impl Epochs {
         if state.has_ended {
             return Changed::Ended;
         }
-        let Some((plan, next)) = state.membership.plan(&mut state.view, planned) else { return Changed::Ended };
+        let Some((plan, next)) = state.membership.plan(&mut state.view, planned, Uuid::new_v4()) else {
+            return Changed::Ended;
+        };
         let changed = self.make(state, next, &plan);
         if state.membership.take_back(&mut state.view, plan, changed) {
             let _ = state.informed();

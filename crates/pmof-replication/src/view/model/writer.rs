@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use pmof_control::{PoolState, Request};
+use uuid::Uuid;
 
 use super::{Action, Broken, Key, World, bits};
 use crate::{
@@ -199,7 +200,7 @@ impl Session {
                         return self.close();
                     }
                     let (connected, in_use) = (self.connected, self.in_use());
-                    match self.view.step(&mut change, connected, in_use) {
+                    match self.view.step(&mut change, connected, in_use, Uuid::new_v4()) {
                         Step::TellAll(question) => {
                             self.doing = Doing::Change(change, then);
                             return self.ask(Asked::Tell(question.0), connected);

@@ -22,9 +22,9 @@ fn confirmed(step: Step) -> Uuid {
 /// A change that nothing disturbs.
 fn begin(view: &mut View, connected: Positions, in_use: Positions) -> Epoch {
     let mut change = Change::default();
-    let (epoch, _) = begun(view.step(&mut change, connected, in_use));
-    assert_eq!(confirmed(view.step(&mut change, connected, in_use)), epoch.id);
-    assert!(matches!(view.step(&mut change, connected, in_use), Step::Done(true)));
+    let (epoch, _) = begun(view.step(&mut change, connected, in_use, Uuid::new_v4()));
+    assert_eq!(confirmed(view.step(&mut change, connected, in_use, Uuid::new_v4())), epoch.id);
+    assert!(matches!(view.step(&mut change, connected, in_use, Uuid::new_v4()), Step::Done(true)));
     epoch
 }
 
@@ -33,11 +33,11 @@ fn an_epoch_is_in_force_when_all_it_was_announced_to_confirmed_it() {
     let mut view = view(3);
     let first = view.line()[0];
     let mut change = Change::default();
-    let (epoch, ancestors) = begun(view.step(&mut change, 0b111, 0b011));
+    let (epoch, ancestors) = begun(view.step(&mut change, 0b111, 0b011, Uuid::new_v4()));
     assert_eq!((epoch.members, ancestors), (0b011, vec![first]));
-    assert_eq!(confirmed(view.step(&mut change, 0b111, 0b011)), epoch.id);
+    assert_eq!(confirmed(view.step(&mut change, 0b111, 0b011, Uuid::new_v4())), epoch.id);
     assert_eq!((view.current(), view.epoch()), (0b111, Some(first.id)), "not before they have answered");
-    assert!(matches!(view.step(&mut change, 0b111, 0b011), Step::Done(true)));
+    assert!(matches!(view.step(&mut change, 0b111, 0b011, Uuid::new_v4()), Step::Done(true)));
     assert_eq!((view.current(), view.line(), view.opening()), (0b011, &[epoch, first][..], 2));
 }
 
@@ -46,8 +46,8 @@ fn one_lost_before_it_is_confirmed_makes_it_another_epoch() {
     let mut view = view(3);
     let first = view.line()[0];
     let mut change = Change::default();
-    let (abandoned, _) = begun(view.step(&mut change, 0b111, 0b111));
-    let (epoch, ancestors) = begun(view.step(&mut change, 0b011, 0b011));
+    let (abandoned, _) = begun(view.step(&mut change, 0b111, 0b111, Uuid::new_v4()));
+    let (epoch, ancestors) = begun(view.step(&mut change, 0b011, 0b011, Uuid::new_v4()));
     assert_ne!(epoch.id, abandoned.id);
     assert_eq!((epoch.members, ancestors), (0b011, vec![first]));
 }
@@ -56,14 +56,14 @@ fn one_lost_before_it_is_confirmed_makes_it_another_epoch() {
 fn nothing_is_acknowledged_under_an_epoch_that_not_all_have_confirmed() {
     let mut view = view(3);
     let mut change = Change::default();
-    let (half, _) = begun(view.step(&mut change, 0b111, 0b111));
-    confirmed(view.step(&mut change, 0b111, 0b111));
+    let (half, _) = begun(view.step(&mut change, 0b111, 0b111, Uuid::new_v4()));
+    confirmed(view.step(&mut change, 0b111, 0b111, Uuid::new_v4()));
     // One of them may have confirmed it: it is an ancestor, with its members.
-    let (_, ancestors) = begun(view.step(&mut change, 0b011, 0b011));
+    let (_, ancestors) = begun(view.step(&mut change, 0b011, 0b011, Uuid::new_v4()));
     assert_eq!(ancestors[0], half);
     assert!(view.current() == 0 && !view.is_settled(0b011));
     // Too few are left.
-    assert!(matches!(view.step(&mut change, 0b001, 0b001), Step::Done(false)));
+    assert!(matches!(view.step(&mut change, 0b001, 0b001, Uuid::new_v4()), Step::Done(false)));
     assert!(!view.is_settled(0b001));
 }
 
@@ -73,17 +73,17 @@ fn nothing_is_acknowledged_without_one_that_an_epoch_is_about_to_count() {
     let mut view = view(3);
     begin(&mut view, 0b111, 0b001);
     let mut change = Change::default();
-    begun(view.announce(&mut change, 0b111, 0b011));
+    begun(view.announce(&mut change, 0b111, 0b011, Uuid::new_v4()));
     assert!(view.is_settled(0b001), "it is not in sync yet");
-    confirmed(view.step(&mut change, 0b111, 0b011));
+    confirmed(view.step(&mut change, 0b111, 0b011, Uuid::new_v4()));
     assert!(!view.is_settled(0b001));
     // In sync, and no member of an epoch since too few are left to know of that: nothing was confirmed.
     let mut view = self::view(3);
     begin(&mut view, 0b111, 0b001);
     let mut change = Change::default();
-    begun(view.step(&mut change, 0b111, 0b011));
+    begun(view.step(&mut change, 0b111, 0b011, Uuid::new_v4()));
     assert!(!view.is_settled(0b001));
-    assert!(matches!(view.step(&mut change, 0b001, 0b001), Step::Done(false)));
+    assert!(matches!(view.step(&mut change, 0b001, 0b001, Uuid::new_v4()), Step::Done(false)));
     assert!(view.is_settled(0b001));
 }
 
@@ -92,7 +92,7 @@ fn of_two_the_one_that_caught_up_goes_on_alone_only_if_the_other_hears_of_it() {
     let mut view = view(2);
     begin(&mut view, 0b11, 0b01);
     // The second has caught up, and the first is lost before it hears: it would open the pool alone.
-    assert!(matches!(view.step(&mut Change::default(), 0b10, 0b10), Step::Done(false)));
+    assert!(matches!(view.step(&mut Change::default(), 0b10, 0b10, Uuid::new_v4()), Step::Done(false)));
     begin(&mut view, 0b11, 0b11);
     begin(&mut view, 0b10, 0b10);
 }
@@ -102,12 +102,12 @@ fn of_two_the_one_that_caught_up_goes_on_alone_only_if_the_other_hears_of_it() {
 fn of_two_an_opening_has_both_until_its_epoch_is_in_force() {
     let (mut lost, mut kept) = (view(2), view(2));
     let mut change = Change::default();
-    begun(lost.step(&mut change, 0b11, 0b11));
-    assert!(matches!(lost.step(&mut change, 0b01, 0b01), Step::Done(false)));
+    begun(lost.step(&mut change, 0b11, 0b11, Uuid::new_v4()));
+    assert!(matches!(lost.step(&mut change, 0b01, 0b01, Uuid::new_v4()), Step::Done(false)));
     let mut change = Change::default();
-    begun(lost.step(&mut change, 0b11, 0b11));
-    confirmed(lost.step(&mut change, 0b11, 0b11));
-    assert!(matches!(lost.step(&mut change, 0b01, 0b01), Step::Done(false)));
+    begun(lost.step(&mut change, 0b11, 0b11, Uuid::new_v4()));
+    confirmed(lost.step(&mut change, 0b11, 0b11, Uuid::new_v4()));
+    assert!(matches!(lost.step(&mut change, 0b01, 0b01, Uuid::new_v4()), Step::Done(false)));
     begin(&mut kept, 0b11, 0b11);
     begin(&mut kept, 0b01, 0b01);
     let mut new = view(2);
@@ -129,8 +129,8 @@ fn of_two_an_opening_has_both_that_an_announced_epoch_names() {
         };
         let mut view = View::new(Rule::of(2), vec![Some(0), Some(1)], base, 0, 0b10);
         let mut change = Change::default();
-        begun(view.step(&mut change, 0b11, 0b10));
-        assert!(matches!(view.step(&mut change, 0b10, 0b10), Step::Done(false)), "{announced:?}");
+        begun(view.step(&mut change, 0b11, 0b10, Uuid::new_v4()));
+        assert!(matches!(view.step(&mut change, 0b10, 0b10, Uuid::new_v4()), Step::Done(false)), "{announced:?}");
         begin(&mut view, 0b11, 0b10);
         begin(&mut view, 0b10, 0b10);
     }
@@ -143,9 +143,9 @@ fn without_a_member_in_sync_no_mark_is_raised() {
     begin(&mut view, 0b11, 0b11);
     // The last is lost while an epoch is confirmed to it.
     let mut change = Change::default();
-    begun(view.step(&mut change, 0b01, 0b01));
-    confirmed(view.step(&mut change, 0b01, 0b01));
-    assert!(matches!(view.step(&mut change, 0, 0), Step::Done(false)));
+    begun(view.step(&mut change, 0b01, 0b01, Uuid::new_v4()));
+    confirmed(view.step(&mut change, 0b01, 0b01, Uuid::new_v4()));
+    assert!(matches!(view.step(&mut change, 0, 0, Uuid::new_v4()), Step::Done(false)));
     assert!(view.current() == 0 && !view.is_settled(0));
 }
 
@@ -199,13 +199,13 @@ fn an_epoch_of_another_writer_is_named_once_it_cannot_come_in_force() {
     let state = state.confirmed(2, ours.id).unwrap().begun(2, theirs, 3, view.line());
     assert!(matches!(view.introduction(2, Some(&state)), Some(Introduction::ByChange)));
     let mut change = Change::default();
-    let (next, ancestors) = begun(view.step(&mut change, 0b101, 0b001));
+    let (next, ancestors) = begun(view.step(&mut change, 0b101, 0b001, Uuid::new_v4()));
     assert!(ancestors.iter().all(|epoch| epoch.id != theirs.id), "it may be in force as long as few know of this one");
-    confirmed(view.step(&mut change, 0b101, 0b001));
-    let (_, ancestors) = begun(view.step(&mut change, 0b101, 0b001));
+    confirmed(view.step(&mut change, 0b101, 0b001, Uuid::new_v4()));
+    let (_, ancestors) = begun(view.step(&mut change, 0b101, 0b001, Uuid::new_v4()));
     assert_eq!(ancestors[..3], [next, ours, Epoch { members: 0, ..theirs }]);
-    confirmed(view.step(&mut change, 0b101, 0b001));
-    assert!(matches!(view.step(&mut change, 0b101, 0b001), Step::Done(true)));
+    confirmed(view.step(&mut change, 0b101, 0b001, Uuid::new_v4()));
+    assert!(matches!(view.step(&mut change, 0b101, 0b001, Uuid::new_v4()), Step::Done(true)));
     assert!(matches!(view.introduction(2, Some(&state)), Some(Introduction::Tell(_))));
 }
 
@@ -213,9 +213,9 @@ fn an_epoch_of_another_writer_is_named_once_it_cannot_come_in_force() {
 fn change(view: &mut View, connected: Positions, in_use: Positions) -> Epoch {
     let id = Uuid::new_v4();
     let mut change = Change::Named(id);
-    let (epoch, _) = begun(view.step(&mut change, connected, in_use));
-    assert_eq!((epoch.id, confirmed(view.step(&mut change, connected, in_use))), (id, id));
-    assert!(matches!(view.step(&mut change, connected, in_use), Step::Done(true)));
+    let (epoch, _) = begun(view.step(&mut change, connected, in_use, Uuid::new_v4()));
+    assert_eq!((epoch.id, confirmed(view.step(&mut change, connected, in_use, Uuid::new_v4()))), (id, id));
+    assert!(matches!(view.step(&mut change, connected, in_use, Uuid::new_v4()), Step::Done(true)));
     assert!(view.has_begun(id));
     epoch
 }
@@ -256,9 +256,9 @@ fn a_change_that_is_disturbed_before_it_is_confirmed_is_not_made() {
     view.plan(Some(2), false);
     let id = Uuid::new_v4();
     let mut change = Change::Named(id);
-    begun(view.step(&mut change, 0b111, 0b011));
+    begun(view.step(&mut change, 0b111, 0b011, Uuid::new_v4()));
     // One is lost: the epoch that follows is another one.
-    let (epoch, _) = begun(view.step(&mut change, 0b011, 0b011));
+    let (epoch, _) = begun(view.step(&mut change, 0b011, 0b011, Uuid::new_v4()));
     assert!(epoch.id != id && !view.has_begun(id));
     view.give_up_plan();
     assert_eq!(view.counts(), (3, 2));
@@ -283,7 +283,7 @@ fn told_of(epoch: Epoch, ancestors: &[Epoch]) -> PoolState {
 fn whoever_was_told_of_an_epoch_behind_an_own_one_has_met_the_successor() {
     let mut view = view(3);
     let found = view.line()[0];
-    let abandoned = begun(view.step(&mut Change::default(), 0b111, 0b111)).0;
+    let abandoned = begun(view.step(&mut Change::default(), 0b111, 0b111, Uuid::new_v4())).0;
     let own = begin(&mut view, 0b111, 0b011);
     let other = Epoch::new(Uuid::new_v4(), 0..2);
     assert!(view.is_superseded_by(&told_of(other, &[own, found])));

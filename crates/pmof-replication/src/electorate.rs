@@ -1,5 +1,7 @@
 //! Whose word counts when a pool is opened: the members that it has now, decided from what those that were found keep, without input or output.
 
+use alloc::vec::Vec;
+
 use pmof_control::{Role, Roster};
 use uuid::Uuid;
 
@@ -13,18 +15,20 @@ mod tests;
 
 /// What one replica says of the pool's members.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Word<'w> {
-    pub(crate) found: Found<'w>,
-    pub(crate) replica_uuid: Uuid,
+pub struct Word<'w> {
+    /// The replica and its state.
+    pub found: Found<'w>,
+    /// Its identity.
+    pub replica_uuid: Uuid,
     /// `None`: its target keeps none.
-    pub(crate) roster: Option<&'w Roster>,
+    pub roster: Option<&'w Roster>,
 }
 
 /// The members of a pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Electorate {
+pub struct Electorate {
     /// The members now, without a change under way.
-    pub(crate) roster: Roster,
+    pub roster: Roster,
     /// The same with the last change, while none of those found says that enough of the members before and after it know of it.
     pending: Option<Roster>,
     /// Somebody keeps a roster.
@@ -37,7 +41,7 @@ impl Electorate {
     /// The members as the words of those that were found have it. A change holds if its epoch was confirmed, as far as the members before and after it know: it was
     /// announced to enough of the members before and after it, each of which had the roster first, so that whoever can open the pool has met one that knows.
     /// `made`: replicas that the pool was made with.
-    pub(crate) fn of(words: &[Word<'_>], made: u16) -> Self {
+    pub fn of(words: &[Word<'_>], made: u16) -> Self {
         let settled = words.iter().filter_map(|word| {
             let roster = word.roster?;
             // What others were told of is no change of these: one that was to come and never did may have met an epoch that was given up.
@@ -64,65 +68,65 @@ impl Electorate {
 
     /// What the members are to keep when the pool is opened: a change that was found is settled by the epochs behind it only. `None`: no target
     /// keeps a roster.
-    pub(crate) fn kept(&self) -> Option<&Roster> {
+    pub fn kept(&self) -> Option<&Roster> {
         self.is_kept.then(|| self.pending.as_ref().unwrap_or(&self.roster))
     }
 
     /// The members, where nothing is under way. `None`: also where no target keeps a roster.
-    pub(crate) fn settled(&self) -> Option<&Roster> {
+    pub fn settled(&self) -> Option<&Roster> {
         Some(&self.roster).filter(|_| self.is_kept && self.pending.is_none())
     }
 
     /// Whether a replica is a member that counts, now or before the last change.
-    pub(crate) fn has(&self, index: u16, replica_uuid: Uuid) -> bool {
+    pub fn has(&self, index: u16, replica_uuid: Uuid) -> bool {
         let both = self.pending.as_ref().unwrap_or(&self.roster);
         both.counted().any(|member| member.is(index, replica_uuid))
     }
 
     /// Whether a replica is an asynchronous member, which counts for nothing.
-    pub(crate) fn is_asynchronous(&self, index: u16, replica_uuid: Uuid) -> bool {
+    pub fn is_asynchronous(&self, index: u16, replica_uuid: Uuid) -> bool {
         let mut asynchronous = self.roster.members.iter().filter(|member| member.role == Role::Asynchronous);
         asynchronous.any(|member| member.is(index, replica_uuid))
     }
 
     /// Whether a replica is a member that keeps the pool's epochs and no data.
-    pub(crate) fn is_witness(&self, index: u16, replica_uuid: Uuid) -> bool {
+    pub fn is_witness(&self, index: u16, replica_uuid: Uuid) -> bool {
         let both = self.pending.as_ref().unwrap_or(&self.roster);
         both.members.iter().any(|member| member.role == Role::Witness && member.is(index, replica_uuid))
     }
 
     /// Members that have the pool's bytes.
-    pub(crate) fn data_count(&self) -> usize {
+    pub fn data_count(&self) -> usize {
         self.roster.with_data().count()
     }
 
     /// Whether the member of an index is one of those before the last change, and no more.
-    pub(crate) fn is_leaving(&self, index: u16) -> bool {
+    pub fn is_leaving(&self, index: u16) -> bool {
         self.roster.member(index).is_none()
     }
 
     /// Members before the last change, and whether the one of an index is among them, where these count, too.
-    pub(crate) fn before(&self) -> Option<(usize, impl Fn(u16) -> bool + use<>)> {
+    pub fn before(&self) -> Option<(usize, impl Fn(u16) -> bool + use<>)> {
         let indexes = self.pending.as_ref()?.indexes();
         Some((indexes.count_ones() as usize, move |index: u16| indexes & (1 << index) != 0))
     }
 
     /// Members that the pool has and that count.
-    pub(crate) fn count(&self) -> u16 {
+    pub fn count(&self) -> u16 {
         self.roster.counted().count() as u16
     }
 
     /// Whether those in sync have all that was ever acknowledged, and nobody else can go on without them.
-    pub(crate) fn is_enough(&self, agreement: &Agreement, found: &[Found<'_>]) -> bool {
+    pub fn is_enough(&self, agreement: &Agreement, found: &[Found<'_>]) -> bool {
         let before = self.pending.as_ref().map(Roster::indexes);
         let is_of_members = self.is_of_members(agreement);
         let is_enough = |members| agreement.is_enough(found, members, is_of_members);
-        std::iter::once(self.roster.indexes()).chain(before).all(is_enough) && self.is_certain(agreement, found)
+        core::iter::once(self.roster.indexes()).chain(before).all(is_enough) && self.is_certain(agreement, found)
     }
 
     /// Whether the roster is the last one that was in force, wherever a damaged slot may have held a newer one: all members by this one are here, and those with
     /// such a slot know no epoch of others; or so many vote whose rosters are as they were told that one of them would know a newer one.
-    pub(crate) fn is_certain(&self, agreement: &Agreement, found: &[Found<'_>]) -> bool {
+    pub fn is_certain(&self, agreement: &Agreement, found: &[Found<'_>]) -> bool {
         if self.uncertain == 0 {
             return true;
         }
@@ -135,15 +139,15 @@ impl Electorate {
         let votes = votes.fold(0_u64, |votes, index| votes | 1 << index);
         let is_met =
             |members: u64| (votes & members).count_ones() as usize >= votes_needed(members.count_ones() as usize);
-        is_whole || std::iter::once(now).chain(before).all(is_met)
+        is_whole || core::iter::once(now).chain(before).all(is_met)
     }
 
     /// Whether the members of these indexes are enough to know of an epoch, of those before the last change and of those after it.
-    pub(crate) fn is_quorum(&self, indexes: impl IntoIterator<Item = u16>) -> bool {
+    pub fn is_quorum(&self, indexes: impl IntoIterator<Item = u16>) -> bool {
         let found = indexes.into_iter().fold(0_u64, |found, index| found | 1 << index);
         let before = self.pending.as_ref().map(Roster::indexes);
         let is_enough = |members: u64| (found & members).count_ones() as usize >= quorum(members.count_ones() as usize);
-        std::iter::once(self.roster.indexes()).chain(before).all(is_enough)
+        core::iter::once(self.roster.indexes()).chain(before).all(is_enough)
     }
 
     /// Whether the newest epoch found is not from before the members were changed: a member that was away meanwhile may have been all of that one, and

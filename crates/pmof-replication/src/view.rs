@@ -1,5 +1,7 @@
 //! What the members of an open pool are told of epochs and marks, and who is in sync: decided without input or output.
 
+use alloc::{boxed::Box, vec, vec::Vec};
+
 use pmof_control::{ANCESTORS_MAX, Epoch, PoolState, Reply, Request};
 use uuid::Uuid;
 
@@ -11,11 +13,11 @@ mod model;
 mod tests;
 
 /// The members of a pool by their positions: bit *n* for the *n*-th.
-pub(crate) type Positions = u64;
+pub type Positions = u64;
 
 /// Which members must know of an epoch, and how many of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Rule {
+pub struct Rule {
     /// Where members lie, or may: more than there are, where it is not known who lies where.
     members: Positions,
     /// How many members there are.
@@ -26,17 +28,19 @@ pub(crate) struct Rule {
 
 impl Rule {
     /// The rule of a pool of so many members.
-    pub(crate) fn of(count: usize) -> Self {
+    pub fn of(count: usize) -> Self {
         Self { members: Positions::MAX, count, quorum: quorum(count) }
     }
 
     /// The same where fewer are enough, as whoever opens it has decided.
-    pub(crate) fn at_most(self, quorum: usize) -> Self {
+    #[must_use]
+    pub fn at_most(self, quorum: usize) -> Self {
         Self { quorum: self.quorum.min(quorum), ..self }
     }
 
     /// The same where the member at a position is none, or is one.
-    pub(crate) fn without(self, position: usize) -> Self {
+    #[must_use]
+    pub fn without(self, position: usize) -> Self {
         Self { members: self.members & !(1 << position), ..self }
     }
 
@@ -44,7 +48,8 @@ impl Rule {
         Self { members: self.members | 1 << position, ..self }
     }
 
-    pub(crate) fn is_met(&self, connected: Positions) -> bool {
+    /// Whether enough of the connected members know.
+    pub fn is_met(&self, connected: Positions) -> bool {
         (connected & self.members).count_ones() as usize >= self.quorum
     }
 
@@ -56,7 +61,7 @@ impl Rule {
 
 /// The epoch of an open pool and the mark in it, as its writer knows them.
 #[derive(Clone, Debug)]
-pub(crate) struct View {
+pub struct View {
     /// Members that must know of an epoch.
     rule: Rule,
     /// Those besides, while a change of the members is under way that an epoch may have made already: as many members as there are after it, or were before.
@@ -113,18 +118,21 @@ struct Left {
 
 /// A change of the epoch that is under way.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) enum Change {
+pub enum Change {
+    /// None.
     #[default]
     Idle,
     /// The epoch that is announced next has this name, and no other.
     Named(Uuid),
+    /// Members are told of it.
     Announced(Announced),
+    /// Members are told that all were.
     Confirmed(Announced),
 }
 
 /// An epoch that all connected members were told of.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Announced {
+pub struct Announced {
     epoch: Epoch,
     opening: u64,
     /// Members that were told.
@@ -135,7 +143,7 @@ pub(crate) struct Announced {
 
 /// What is to be done next for a change of the epoch.
 #[derive(Debug)]
-pub(crate) enum Step {
+pub enum Step {
     /// All connected members are asked this, those that catch up too: they are no members of the epoch, and are told of it all the same.
     TellAll(Box<(Request, Reply)>),
     /// False: too few members were left to know of it.
@@ -144,7 +152,7 @@ pub(crate) enum Step {
 
 /// What a member that has come back is told.
 #[derive(Debug)]
-pub(crate) enum Introduction {
+pub enum Introduction {
     /// It is a member of the epoch in force, since too few were left to go on without it, or knows of another writer's: there is to be a new
     /// one.
     ByChange,
@@ -154,7 +162,7 @@ pub(crate) enum Introduction {
 
 impl View {
     /// `in_use`: members that are in sync.
-    pub(crate) fn new(rule: Rule, indexes: Vec<Option<u16>>, base: Base, mark: u64, in_use: Positions) -> Self {
+    pub fn new(rule: Rule, indexes: Vec<Option<u16>>, base: Base, mark: u64, in_use: Positions) -> Self {
         let (left_at, marked) = (vec![None; indexes.len()], vec![0; indexes.len()]);
         let is_announced = |index: &Option<u16>| {
             index.is_some_and(|index| base.announced.iter().any(|epoch| epoch.members == 0 || epoch.has(index)))
@@ -183,7 +191,7 @@ impl View {
     }
 
     /// One more place, of a member that may come.
-    pub(crate) fn add_place(&mut self, index: u16) {
+    pub fn add_place(&mut self, index: u16) {
         self.rule = self.rule.without(self.indexes.len());
         self.indexes.push(Some(index));
         self.left_at.push(None);
@@ -191,19 +199,19 @@ impl View {
     }
 
     /// The place of one that has never been a member, and is gone, for another that may come.
-    pub(crate) fn reuse_place(&mut self, position: usize, index: u16) {
+    pub fn reuse_place(&mut self, position: usize, index: u16) {
         self.rule = self.rule.without(position);
         self.indexes[position] = Some(index);
         (self.left_at[position], self.marked[position]) = (None, 0);
     }
 
     /// Where the replica of this index lies, if that is known.
-    pub(crate) fn position(&self, index: u16) -> Option<usize> {
+    pub fn position(&self, index: u16) -> Option<usize> {
         self.indexes.iter().position(|known| *known == Some(index))
     }
 
     /// A member is to come, to this position, or to go: from now on an epoch needs enough members both as they are and as they will be.
-    pub(crate) fn plan(&mut self, position: Option<usize>, is_added: bool) {
+    pub fn plan(&mut self, position: Option<usize>, is_added: bool) {
         let count = if is_added { self.rule.count + 1 } else { self.rule.count.saturating_sub(1) };
         let next = Rule { count, quorum: quorum(count), ..self.rule };
         let next = position.map_or(next, |at| if is_added { next.with(at) } else { next.without(at) });
@@ -211,43 +219,43 @@ impl View {
     }
 
     /// An epoch that was found made a change, of which enough others may not know: `rule` was in force before it.
-    pub(crate) fn found_changed(&mut self, rule: Rule) {
+    pub fn found_changed(&mut self, rule: Rule) {
         self.other = Some(Other::Before(rule));
     }
 
     /// The change of the members holds, as enough of those before and after it know: the members after it are the members.
-    pub(crate) fn adopt(&mut self) {
+    pub fn adopt(&mut self) {
         if let Some(Other::Next(next)) = self.other.take() {
             self.rule = next;
         }
     }
 
     /// Nobody is at this position any more.
-    pub(crate) fn remove_place(&mut self, position: usize) {
+    pub fn remove_place(&mut self, position: usize) {
         self.indexes[position] = None;
         self.rule = self.rule.without(position);
     }
 
     /// The change will not be made: its epoch was confirmed by nobody.
-    pub(crate) fn give_up_plan(&mut self) {
+    pub fn give_up_plan(&mut self) {
         self.other = None;
     }
 
     /// Members that there are, and how many must know of an epoch.
-    pub(crate) fn counts(&self) -> (usize, usize) {
+    pub fn counts(&self) -> (usize, usize) {
         (self.rule.count, self.rule.quorum)
     }
 
     /// Whether an epoch is among those that led to the one in force, or is it.
-    pub(crate) fn has_begun(&self, epoch: Uuid) -> bool {
+    pub fn has_begun(&self, epoch: Uuid) -> bool {
         self.base.ancestors.iter().any(|known| known.id == epoch && known.members != 0)
     }
 
     /// The next step of a change to an epoch of the members in sync. First all are told, then all are told that all were: until then nothing
-    /// was written under the epoch, and a replica that was not reached lacks nothing. `connected`, `in_use`: as it is now.
-    pub(crate) fn step(&mut self, change: &mut Change, connected: Positions, in_use: Positions) -> Step {
+    /// was written under the epoch, and a replica that was not reached lacks nothing. `connected`, `in_use`: as it is now; `fresh`: the name of an epoch that begins.
+    pub fn step(&mut self, change: &mut Change, connected: Positions, in_use: Positions, fresh: Uuid) -> Step {
         let mut named = None;
-        match std::mem::take(change) {
+        match core::mem::take(change) {
             Change::Named(id) => named = Some(id),
             Change::Announced(announced) if connected == announced.connected => {
                 if announced.in_use & !self.durable != 0 {
@@ -280,8 +288,7 @@ impl View {
         }
         self.current = if in_use & !self.durable == 0 { self.durable } else { 0 };
         let indexes = self.indexes.iter().enumerate().filter(|(position, _)| in_use & (1 << position) != 0);
-        let epoch = Epoch::new(Uuid::new_v4(), indexes.filter_map(|(_, index)| *index));
-        let epoch = Epoch { id: named.unwrap_or(epoch.id), ..epoch };
+        let epoch = Epoch::new(named.unwrap_or(fresh), indexes.filter_map(|(_, index)| *index));
         if self.own.len() < OWN_MAX {
             self.own.push(epoch.id);
         }
@@ -293,20 +300,20 @@ impl View {
 
     /// The first step of a change to an epoch in which a member takes part that is about to join, and is not in sync yet: until the next one everything is acknowledged
     /// under the epoch before.
-    pub(crate) fn announce(&mut self, change: &mut Change, connected: Positions, in_use: Positions) -> Step {
+    pub fn announce(&mut self, change: &mut Change, connected: Positions, in_use: Positions, fresh: Uuid) -> Step {
         let current = self.current;
-        let step = self.step(change, connected, in_use);
+        let step = self.step(change, connected, in_use, fresh);
         self.current = current;
         step
     }
 
     /// Whether so many members can know of an epoch.
-    pub(crate) fn is_quorum(&self, connected: Positions) -> bool {
+    pub fn is_quorum(&self, connected: Positions) -> bool {
         self.rules().all(|rule| rule.is_met(connected))
     }
 
     /// Whether an epoch of the members in sync may begin where those that are connected know of it.
-    pub(crate) fn may_go_on_with(&self, connected: Positions, in_use: Positions) -> bool {
+    pub fn may_go_on_with(&self, connected: Positions, in_use: Positions) -> bool {
         let is_enough = self.is_quorum(connected) && self.needed & !connected == 0;
         in_use != 0 && is_enough && self.is_heard(in_use)
     }
@@ -321,14 +328,14 @@ impl View {
         let other = self.other.map(|other| match other {
             Other::Next(rule) | Other::Before(rule) => rule,
         });
-        std::iter::once(self.rule).chain(other)
+        core::iter::once(self.rule).chain(other)
     }
 
     /// Puts epochs of others that will never be in force among the ancestors, behind their parents. False: there are none.
     fn name_overruled(&mut self) -> bool {
         let ancestors = &mut self.base.ancestors;
         let before = ancestors.len();
-        for (epoch, parent) in std::mem::take(&mut self.overruled) {
+        for (epoch, parent) in core::mem::take(&mut self.overruled) {
             let is_new = ancestors.iter().all(|known| known.id != epoch.id);
             let parent = ancestors.iter().position(|known| known.id == parent).filter(|_| is_new);
             if let Some(parent) = parent {
@@ -341,26 +348,26 @@ impl View {
     }
 
     /// The pool was made by this writer, with the epoch in force.
-    pub(crate) fn note_made(&mut self) {
+    pub fn note_made(&mut self) {
         self.own.extend(self.epoch());
     }
 
     /// Whether the replica was told of an epoch by another writer that came after this one: it descends from an epoch of this one. A writer that
     /// died before has never heard of those.
-    pub(crate) fn is_superseded_by(&self, state: &PoolState) -> bool {
+    pub fn is_superseded_by(&self, state: &PoolState) -> bool {
         let is_own = |id: Uuid| self.own.contains(&id);
         let is_known = |id: Uuid| is_own(id) || self.base.ancestors.iter().any(|known| known.id == id);
         self.own.len() < OWN_MAX && !is_known(state.epoch.id) && state.ancestors.iter().any(|epoch| is_own(epoch.id))
     }
 
     /// Whether an epoch of this writer is in force: a quorum was told of it, so that no writer before it acknowledges anything any more.
-    pub(crate) fn has_superseded(&self) -> bool {
+    pub fn has_superseded(&self) -> bool {
         self.epoch().is_some_and(|epoch| self.own.contains(&epoch))
     }
 
     /// What a member of this index has to be told before it catches up. `state`: what it was found in, unless it stayed connected. `None`:
     /// there is no epoch.
-    pub(crate) fn introduction(&mut self, index: u16, state: Option<&PoolState>) -> Option<Introduction> {
+    pub fn introduction(&mut self, index: u16, state: Option<&PoolState>) -> Option<Introduction> {
         let (epoch, ancestors) = self.base.ancestors.split_first()?;
         // Another writer was beginning an epoch while this one was away. It may be confirmed on a replica that is not here, and must not be
         // forgotten by one that knows that it was only announced.
@@ -380,87 +387,88 @@ impl View {
     }
 
     /// Members that are in sync by an epoch which a quorum knows durably; none while there is no such epoch.
-    pub(crate) fn current(&self) -> Positions {
+    pub fn current(&self) -> Positions {
         self.current
     }
 
     /// Whether the members in sync have an epoch of their own, which a quorum knows durably. Without any there is none, and no mark is raised:
     /// one that nobody in sync has would make older copies of all that were.
-    pub(crate) fn is_settled(&self, in_use: Positions) -> bool {
+    pub fn is_settled(&self, in_use: Positions) -> bool {
         in_use != 0 && in_use == self.current
     }
 
     /// The epoch in force, of which only its writer and its members know.
-    pub(crate) fn epoch(&self) -> Option<Uuid> {
+    pub fn epoch(&self) -> Option<Uuid> {
         self.base.ancestors.first().map(|epoch| epoch.id)
     }
 
     /// The epoch that a member was in when it was lost, as far as its writer knows.
-    pub(crate) fn epoch_of(&self, position: usize) -> Option<Uuid> {
+    pub fn epoch_of(&self, position: usize) -> Option<Uuid> {
         self.left_at.get(position).copied().flatten().map(|left| left.epoch).or_else(|| self.epoch())
     }
 
     /// Epochs that led to the one in force, itself first.
-    pub(crate) fn line(&self) -> &[Epoch] {
+    pub fn line(&self) -> &[Epoch] {
         &self.base.ancestors
     }
 
     /// Openings and changes of members so far.
-    pub(crate) fn opening(&self) -> u64 {
+    pub fn opening(&self) -> u64 {
         self.base.opening
     }
 
     /// Raises the mark, for the members in sync to be told.
-    pub(crate) fn raise_mark(&mut self) -> Request {
+    pub fn raise_mark(&mut self) -> Request {
         self.mark = self.mark.saturating_add(1);
         self.mark()
     }
 
     /// The mark that all members in sync were told, or are being told.
-    pub(crate) fn newest_mark(&self) -> u64 {
+    pub fn newest_mark(&self) -> u64 {
         self.mark
     }
 
     /// The mark as it is, for the members in sync to be told.
-    pub(crate) fn mark(&self) -> Request {
+    pub fn mark(&self) -> Request {
         Request::Mark { mark: self.mark }
     }
 
     /// The opening has made the members in sync equal, or they are new.
-    pub(crate) fn note_equal(&mut self, in_use: Positions) {
+    pub fn note_equal(&mut self, in_use: Positions) {
         (self.equal, self.needed) = (in_use, 0);
     }
 
     /// Whether all that a member lacks was written since it was lost: it was in sync while the pool was open, and its `mark` says
     /// that it lacks nothing older.
-    pub(crate) fn knows_what_lacks(&self, position: usize, mark: u64) -> bool {
+    pub fn knows_what_lacks(&self, position: usize, mark: u64) -> bool {
         let left_at = self.left_at.get(position).copied().flatten();
         left_at.is_some_and(|left_at| mark.saturating_add(1) >= left_at.mark)
     }
 
     /// A member that is behind, and knows it, has this mark durably: what it was sent since is gone if it comes back with an older one.
-    pub(crate) fn note_marked(&mut self, position: usize, mark: &Request) {
+    pub fn note_marked(&mut self, position: usize, mark: &Request) {
         if let Request::Mark { mark } = mark {
             self.marked[position] = *mark;
         }
     }
 
     /// Whether a member that was behind and comes back with this mark has what was copied to it.
-    pub(crate) fn has_kept(&self, position: usize, mark: u64) -> bool {
+    pub fn has_kept(&self, position: usize, mark: u64) -> bool {
         self.marked.get(position).is_some_and(|marked| mark >= *marked)
     }
 
-    pub(crate) fn index(&self, position: usize) -> Option<u16> {
+    /// The index in the pool of the member there; `None` of one that is none any more.
+    pub fn index(&self, position: usize) -> Option<u16> {
         self.indexes.get(position).copied().flatten()
     }
 
     /// Whether another member is this replica of the pool.
-    pub(crate) fn has_other(&self, index: u16, position: usize) -> bool {
+    pub fn has_other(&self, index: u16, position: usize) -> bool {
         self.indexes.iter().enumerate().any(|(other, known)| other != position && *known == Some(index))
     }
 
     /// The member at this position is this replica of the pool.
-    pub(crate) fn identify(&mut self, position: usize, index: u16) {
+    pub fn identify(&mut self, position: usize, index: u16) {
         self.indexes[position] = Some(index);
     }
 

@@ -12,7 +12,7 @@ use crate::{
 
 /// What the members keep of each other.
 #[derive(Debug, Default)]
-pub(crate) struct Membership {
+pub struct Membership {
     /// The pool's members, and the change of them that may be under way. `None`: no target keeps one.
     roster: Option<Roster>,
     /// Members that keep that roster, or never will, by their positions.
@@ -23,7 +23,7 @@ pub(crate) struct Membership {
 
 /// A change of the members.
 #[derive(Clone, Debug)]
-pub(crate) enum Planned {
+pub enum Planned {
     /// This one comes.
     Add(RosterMember),
     /// The one of this index goes.
@@ -32,7 +32,7 @@ pub(crate) enum Planned {
 
 /// What has come of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Changed {
+pub enum Changed {
     /// It holds: enough of the members before and after it know.
     Done,
     /// Nothing was changed: too few are connected, so many of so many that are needed.
@@ -47,75 +47,77 @@ pub(crate) enum Changed {
 
 /// A change that is about to be made.
 #[derive(Debug)]
-pub(crate) struct Plan {
+pub struct Plan {
     /// The epoch that makes it.
-    pub(crate) epoch: Uuid,
+    pub epoch: Uuid,
     before: Roster,
 }
 
 impl Membership {
-    pub(crate) fn roster(&self) -> Option<&Roster> {
+    /// The roster that the members are told; `None` where no target keeps one.
+    pub fn roster(&self) -> Option<&Roster> {
         self.roster.as_ref()
     }
 
     /// What the members are to keep, and do at these positions. Others are told before they are told of an epoch.
-    pub(crate) fn keep(&mut self, roster: Roster, kept: Positions) {
+    pub fn keep(&mut self, roster: Roster, kept: Positions) {
         (self.roster, self.kept) = (Some(roster), kept);
     }
 
     /// The members without a change under way. `None`: no target keeps them.
-    pub(crate) fn settled(&self, view: &View) -> Option<Roster> {
+    pub fn settled(&self, view: &View) -> Option<Roster> {
         Some(self.roster.as_ref()?.settled(|epoch| view.has_begun(epoch)))
     }
 
     /// Whether a change is under way whose outcome is not known.
-    pub(crate) fn has_change(&self) -> bool {
+    pub fn has_change(&self) -> bool {
         self.roster.as_ref().is_some_and(|roster| roster.change.is_some())
     }
 
     /// Whether a replica may come back: a member, or one that is about to come. Not one that is about to go: whether it goes may be unknown, and epochs that count
     /// it must not come behind that. Where no target keeps the members, all may.
-    pub(crate) fn may_return(&self, index: u16, replica_uuid: Uuid) -> bool {
+    pub fn may_return(&self, index: u16, replica_uuid: Uuid) -> bool {
         self.roster.as_ref().is_none_or(|roster| has_after(roster, index, replica_uuid))
     }
 
     /// Whether a replica is a member that has no data, or is about to be one.
-    pub(crate) fn is_witness(&self, index: u16, replica_uuid: Uuid) -> bool {
+    pub fn is_witness(&self, index: u16, replica_uuid: Uuid) -> bool {
         let is = |member: &RosterMember| member.role == Role::Witness && member.is(index, replica_uuid);
         self.roster.as_ref().is_some_and(|roster| roster.members.iter().any(is))
     }
 
-    pub(crate) fn leaving(&self) -> Positions {
+    /// Members that a change under way removes.
+    pub fn leaving(&self) -> Positions {
         self.leaving
     }
 
     /// Nobody is at this position any more.
-    pub(crate) fn remove_place(&mut self, position: usize) {
+    pub fn remove_place(&mut self, position: usize) {
         self.leaving &= !(1 << position);
     }
 
     /// Another is at this position, which may keep anything.
-    pub(crate) fn note_replaced(&mut self, position: usize) {
+    pub fn note_replaced(&mut self, position: usize) {
         self.kept &= !(1 << position);
     }
 
     /// These keep the roster, or never will.
-    pub(crate) fn note_kept(&mut self, positions: Positions) {
+    pub fn note_kept(&mut self, positions: Positions) {
         self.kept |= positions;
     }
 
     /// Those of the connected members that are to be told the roster before they are told of an epoch: whoever knows of that knows which members it makes.
-    pub(crate) fn lacking(&self, connected: Positions) -> Positions {
+    pub fn lacking(&self, connected: Positions) -> Positions {
         if self.roster.is_some() { connected & !self.kept } else { 0 }
     }
 
     /// Those of the connected members that are told of epochs.
-    pub(crate) fn informed(&self, connected: Positions) -> Positions {
+    pub fn informed(&self, connected: Positions) -> Positions {
         if self.roster.is_some() { connected & self.kept } else { connected }
     }
 
     /// Has all be told a roster. False: it cannot be kept.
-    pub(crate) fn replace(&mut self, roster: Roster) -> bool {
+    pub fn replace(&mut self, roster: Roster) -> bool {
         let is_one = roster.check().is_ok();
         if is_one {
             self.keep(roster, 0);
@@ -124,10 +126,9 @@ impl Membership {
     }
 
     /// Begins a change: from now on an epoch needs enough members both as they are and as they will be. Returns the roster with it, which is to be
-    /// [kept](Self::replace) by all before its epoch begins. `None`: no target keeps the members.
-    pub(crate) fn plan(&mut self, view: &mut View, planned: &Planned) -> Option<(Plan, Roster)> {
+    /// [kept](Self::replace) by all before its epoch begins, whose name is `epoch`. `None`: no target keeps the members.
+    pub fn plan(&mut self, view: &mut View, planned: &Planned, epoch: Uuid) -> Option<(Plan, Roster)> {
         let before = self.roster.clone()?;
-        let epoch = Uuid::new_v4();
         let (next, position, is_added) = match planned {
             Planned::Add(member) => (before.adding(member.clone(), epoch), view.position(member.index), true),
             Planned::Remove(index) => (before.removing(*index, epoch), view.position(*index), false),
@@ -139,7 +140,7 @@ impl Membership {
     }
 
     /// What has come of a change whose epoch was to begin. `is_in_force`: an epoch is, as far as enough members know.
-    pub(crate) fn outcome(view: &View, plan: &Plan, is_in_force: bool) -> Changed {
+    pub fn outcome(view: &View, plan: &Plan, is_in_force: bool) -> Changed {
         match (view.has_begun(plan.epoch), is_in_force) {
             (true, true) => Changed::Done,
             (true, false) => Changed::Undecided,
@@ -148,7 +149,7 @@ impl Membership {
     }
 
     /// Takes back what was planned, if it was not made: its epoch was confirmed by nobody. Whether all are to be told the roster before it.
-    pub(crate) fn take_back(&mut self, view: &mut View, plan: Plan, changed: Changed) -> bool {
+    pub fn take_back(&mut self, view: &mut View, plan: Plan, changed: Changed) -> bool {
         let is_not_made = matches!(changed, Changed::TooFew | Changed::Disturbed);
         if is_not_made {
             self.leaving = 0;
@@ -158,7 +159,7 @@ impl Membership {
     }
 
     /// A change of the members whose epoch is in force holds, whoever opens the pool next: they keep it as they keep what they were made with. Whether there is one.
-    pub(crate) fn settle(&mut self, view: &mut View) -> bool {
+    pub fn settle(&mut self, view: &mut View) -> bool {
         let holds = |roster: &&Roster| roster.change.is_some_and(|change| view.has_begun(change.epoch));
         let Some(settled) = self.roster.as_ref().filter(holds).map(|roster| settled(roster, view.opening())) else {
             return false;

@@ -160,7 +160,7 @@ impl Seen {
         if self.violation.is_some() {
             return;
         }
-        match writer.view.step(&mut writer.change, writer.connected, writer.in_use) {
+        match writer.view.step(&mut writer.change, writer.connected, writer.in_use, Uuid::new_v4()) {
             Step::Done(is_in_force) => self.rest(writer, is_in_force),
             Step::TellAll(question) => self.tell(&writer, &question.0),
         }

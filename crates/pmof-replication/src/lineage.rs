@@ -3,7 +3,7 @@
 //! Each opening for writing has an epoch with a random name, and each replica keeps the epochs that led to its own. So two
 //! replicas are at the same epoch, or one is older than the other, or they were written separately.
 
-use std::collections::HashSet;
+use alloc::{collections::BTreeSet, vec::Vec};
 
 use pmof_control::{ANCESTORS_MAX, Epoch, PoolState, REPLICAS_MAX};
 use uuid::Uuid;
@@ -14,58 +14,60 @@ mod model;
 mod tests;
 
 /// Replicas that must have an epoch before anything depends on it: any two openings have met one of them.
-pub(crate) fn quorum(made: usize) -> usize {
+pub fn quorum(made: usize) -> usize {
     // Of two, one that says that the other is left behind is enough, and one that does not say so opens nothing alone.
     if made <= 2 { 1 } else { made / 2 + 1 }
 }
 
 /// One replica that was found.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found<'a> {
+pub struct Found<'a> {
     /// Which replica of the pool it is.
-    pub(crate) index: u16,
-    pub(crate) state: &'a PoolState,
+    pub index: u16,
+    /// What it keeps of its openings.
+    pub state: &'a PoolState,
 }
 
 /// Replicas that belong together, and where a new epoch goes on from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Agreement {
-    pub(crate) base: Base,
+pub struct Agreement {
+    /// What the next epoch descends from.
+    pub base: Base,
     /// The members of the epoch that are here.
-    pub(crate) in_sync: Vec<usize>,
+    pub in_sync: Vec<usize>,
     /// Those that have to catch up with them, and why.
-    pub(crate) behind: Vec<(usize, Apart)>,
+    pub behind: Vec<(usize, Apart)>,
     /// Those that hold what the others never acknowledged: they are no part of the pool, and nothing of them is overwritten.
-    pub(crate) foreign: Vec<(usize, Apart)>,
+    pub foreign: Vec<(usize, Apart)>,
     /// The last opening was closed in order on all of those in sync, so that they are equal.
-    pub(crate) is_clean: bool,
+    pub is_clean: bool,
     /// The position of one that has everything that was acknowledged: one that was closed in order, if any, else one with the highest mark.
-    pub(crate) source: usize,
+    pub source: usize,
     /// The highest mark of those that remember what they were told.
-    pub(crate) mark: u64,
+    pub mark: u64,
     /// Those in sync whose mark no crash explains, by their positions, and why: maybe all of them.
-    pub(crate) stale: Vec<(usize, Apart)>,
+    pub stale: Vec<(usize, Apart)>,
     /// Those in sync that were not told the highest mark of these, by their positions, and what they are for a writer: maybe none.
     late: Vec<(usize, Apart)>,
 }
 
 /// What the next epoch descends from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Base {
+pub struct Base {
     /// Openings before.
-    pub(crate) opening: u64,
+    pub opening: u64,
     /// Confirmed epochs before, the latest first.
-    pub(crate) ancestors: Vec<Epoch>,
+    pub ancestors: Vec<Epoch>,
     /// Epochs that were announced behind those; none that was found knows whether they were confirmed. Those that an opening gave up which may not have
     /// come in force itself have no members: any may have confirmed them.
-    pub(crate) announced: Vec<Epoch>,
+    pub announced: Vec<Epoch>,
 }
 
 impl Agreement {
     /// Has those catch up whose mark no crash explains. For a writer: a reader may have come while marks were raised, and they tell it only
     /// whom to read first.
-    pub(crate) fn put_stale_behind(&mut self, found: &[Found<'_>]) {
-        let stale = std::mem::take(&mut self.stale);
+    pub fn put_stale_behind(&mut self, found: &[Found<'_>]) {
+        let stale = core::mem::take(&mut self.stale);
         self.in_sync.retain(|position| !stale.iter().any(|(of, _)| of == position));
         if !self.in_sync.contains(&self.source) {
             let newest = self.in_sync.iter().rev().max_by_key(|position| found[**position].state.mark);
@@ -77,15 +79,15 @@ impl Agreement {
     /// Has those catch up that were not told the last mark: either the writer died while it raised that, or they are older copies, and
     /// what they lack was acknowledged. They vote. For a writer that takes the pool, behind [`put_stale_behind`](Self::put_stale_behind):
     /// in its epoch a reader would take them for members in sync, before they are made so.
-    pub(crate) fn put_late_behind(&mut self) {
-        let late = std::mem::take(&mut self.late);
+    pub fn put_late_behind(&mut self) {
+        let late = core::mem::take(&mut self.late);
         let late: Vec<_> = late.into_iter().filter(|(of, _)| self.in_sync.contains(of)).collect();
         self.in_sync.retain(|position| !late.iter().any(|(of, _)| of == position));
         self.behind.extend(late);
     }
 
     /// Those whose word on the epochs counts, by their positions.
-    pub(crate) fn voters(&self) -> impl Iterator<Item = usize> {
+    pub fn voters(&self) -> impl Iterator<Item = usize> {
         let behind = self.behind.iter().filter(|(_, apart)| apart.votes()).map(|(position, _)| *position);
         self.in_sync.iter().copied().chain(behind)
     }
@@ -94,7 +96,7 @@ impl Agreement {
     /// so many and of those that know of an epoch meet; or, where one is a quorum, all members of the newest epoch are here, and of those that may be newer.
     /// Elsewhere a member does not know whether a quorum has confirmed its epoch: after its writer's death the others may go on from the one before.
     /// `is_of_members`: the newest epoch found is one of these members, and not from before they were changed.
-    pub(crate) fn is_enough(&self, found: &[Found<'_>], members: u64, is_of_members: bool) -> bool {
+    pub fn is_enough(&self, found: &[Found<'_>], members: u64, is_of_members: bool) -> bool {
         let is_member = |position: &usize| members & (1 << found[*position].index) != 0;
         let votes = self.voters().filter(is_member).count();
         let is_here = |index: u16| self.in_sync.iter().any(|position| found[*position].index == index);
@@ -117,34 +119,68 @@ fn all_of(epoch: &Epoch, is: &dyn Fn(u16) -> bool) -> bool {
 }
 
 /// Replicas that vote which an opening needs.
-pub(crate) fn votes_needed(made: usize) -> usize {
+pub fn votes_needed(made: usize) -> usize {
     made - quorum(made) + 1
 }
 
 impl Base {
     /// The base of what follows `state`, which its members have confirmed.
-    pub(crate) fn after(epoch: Epoch, opening: u64, ancestors: &[Epoch]) -> Self {
-        let ancestors = std::iter::once(epoch).chain(ancestors.iter().copied()).take(ANCESTORS_MAX).collect();
+    pub fn after(epoch: Epoch, opening: u64, ancestors: &[Epoch]) -> Self {
+        let ancestors = core::iter::once(epoch).chain(ancestors.iter().copied()).take(ANCESTORS_MAX).collect();
         Self { opening, ancestors, announced: Vec::new() }
     }
 }
 
 /// Why a replica does not belong to the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Apart {
+pub enum Apart {
     /// The others went on without it.
-    LeftBehind { opening: u64, newest: u64 },
+    LeftBehind {
+        /// Its last opening.
+        opening: u64,
+        /// Theirs.
+        newest: u64,
+    },
     /// It knows that it is behind the others: it was catching up with them, or has yet to begin.
-    CatchingUp { opening: u64 },
+    CatchingUp {
+        /// Its last opening.
+        opening: u64,
+    },
     /// It took part in a later opening, and yet holds the state of an earlier one: its file is an older copy.
-    RolledBack { opening: u64, newest: u64 },
+    RolledBack {
+        /// The opening of its state.
+        opening: u64,
+        /// The later one.
+        newest: u64,
+    },
     /// It is at the same opening as the others and lacks what was acknowledged in it: its file is an older copy, or its medium lost
     /// what it had called durable.
-    Stale { opening: u64, mark: u64, newest: u64 },
+    Stale {
+        /// Its last opening, and theirs.
+        opening: u64,
+        /// Its mark.
+        mark: u64,
+        /// The highest mark of the others.
+        newest: u64,
+    },
     /// It went on without most of the replicas, which are there and know nothing of that.
-    WithoutMajority { opening: u64, others: u64, members: u32 },
-    /// It and the others were written separately. `majority`: the others were most of the pool's replicas.
-    Diverged { opening: u64, others: u64, majority: bool },
+    WithoutMajority {
+        /// Its last opening.
+        opening: u64,
+        /// Theirs.
+        others: u64,
+        /// Members of its last epoch.
+        members: u32,
+    },
+    /// It and the others were written separately.
+    Diverged {
+        /// Its last opening.
+        opening: u64,
+        /// Theirs.
+        others: u64,
+        /// The others were most of the pool's replicas.
+        majority: bool,
+    },
 }
 
 /// A replica's line of epochs, without the one that was only announced, or abandoned.
@@ -159,7 +195,7 @@ struct Line<'a> {
 
 impl<'a> Line<'a> {
     /// An epoch that nobody has confirmed was never written under: the replica still is at the one before.
-    fn of(found: &Found<'a>, confirmed: &HashSet<Uuid>) -> Self {
+    fn of(found: &Found<'a>, confirmed: &BTreeSet<Uuid>) -> Self {
         let PoolState { epoch, opening, ancestors, mark, .. } = found.state;
         let is_behind = found.state.is_behind_own(found.index);
         let mut line = Self { epoch: *epoch, opening: *opening, ancestors, is_behind, mark: *mark };
@@ -175,32 +211,32 @@ impl<'a> Line<'a> {
     /// Epochs that came after `older` on this line, the own one included. `None`: `older` is not on it.
     fn since(&self, older: Uuid) -> Option<impl Iterator<Item = &Epoch>> {
         let steps = self.ancestors.iter().position(|epoch| epoch.id == older)?;
-        Some(std::iter::once(&self.epoch).chain(&self.ancestors[..steps]))
+        Some(core::iter::once(&self.epoch).chain(&self.ancestors[..steps]))
     }
 }
 
 impl Apart {
     /// Whether the replica may catch up with the others: it holds nothing acknowledged that they lack.
-    pub(crate) fn may_catch_up(&self) -> bool {
+    pub fn may_catch_up(&self) -> bool {
         matches!(self, Self::LeftBehind { .. } | Self::CatchingUp { .. } | Self::RolledBack { .. } | Self::Stale { .. })
     }
 
     /// Whether it remembers what it was told of views, so that its word on them counts.
-    pub(crate) fn votes(&self) -> bool {
+    pub fn votes(&self) -> bool {
         matches!(self, Self::LeftBehind { .. } | Self::CatchingUp { .. })
     }
 }
 
 /// Whether a replica of the pool has never had anything that was acknowledged, as far as it remembers: it was made for nothing.
-pub(crate) fn was_never_in_sync(index: u16, state: &PoolState) -> bool {
+pub fn was_never_in_sync(index: u16, state: &PoolState) -> bool {
     let is_blank = state.opening == 1 && state.mark == 0 && !state.is_behind;
-    let epochs = std::iter::once(&state.epoch).chain(&state.ancestors);
+    let epochs = core::iter::once(&state.epoch).chain(&state.ancestors);
     (is_blank && state.ancestors.is_empty()) || { epochs }.all(|epoch| !epoch.has(index))
 }
 
 /// What a replica that is no member of the pool has in common with the members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outsider {
+pub enum Outsider {
     /// Nothing but the identity: it was made of a copy of the pool, or the members of it; or it parted longer ago than either remembers.
     Unrelated,
     /// It went on after it had parted from them: it confirmed an epoch of its own behind one that they know.
@@ -213,9 +249,9 @@ pub(crate) enum Outsider {
 
 impl Outsider {
     /// `members`: of each the epochs that it knows, the latest first.
-    pub(crate) fn of(index: u16, state: &PoolState, members: &[Vec<Epoch>]) -> Self {
-        let own: HashSet<Uuid> = line(state).iter().map(|epoch| epoch.id).collect();
-        let known: HashSet<Uuid> = members.iter().flatten().map(|epoch| epoch.id).collect();
+    pub fn of(index: u16, state: &PoolState, members: &[Vec<Epoch>]) -> Self {
+        let own: BTreeSet<Uuid> = line(state).iter().map(|epoch| epoch.id).collect();
+        let known: BTreeSet<Uuid> = members.iter().flatten().map(|epoch| epoch.id).collect();
         if members.is_empty() {
             Self::Left
         } else if known.is_disjoint(&own) {
@@ -231,12 +267,12 @@ impl Outsider {
 }
 
 /// The epochs that a replica knows, the latest first.
-pub(crate) fn line(state: &PoolState) -> Vec<Epoch> {
-    std::iter::once(&state.epoch).chain(&state.ancestors).copied().collect()
+pub fn line(state: &PoolState) -> Vec<Epoch> {
+    core::iter::once(&state.epoch).chain(&state.ancestors).copied().collect()
 }
 
 /// Whether a pool was made of an asynchronous member behind the epochs of `own`: whoever goes on otherwise was a member of the epoch before.
-fn was_promoted_behind(line: &[Epoch], own: &HashSet<Uuid>) -> bool {
+fn was_promoted_behind(line: &[Epoch], own: &BTreeSet<Uuid>) -> bool {
     // One that was given up has no members.
     let with_members: Vec<_> = line.iter().filter(|epoch| epoch.members != 0).collect();
     let since = with_members.iter().position(|epoch| own.contains(&epoch.id)).map_or(0, |at| at + 1);
@@ -245,7 +281,7 @@ fn was_promoted_behind(line: &[Epoch], own: &HashSet<Uuid>) -> bool {
 
 /// Which of the replicas found belong together, and which have to catch up. An error where nothing says which of them count: each that does
 /// not belong to the others, by its position, and why. `made`: members that the pool has.
-pub(crate) fn agree(found: &[Found<'_>], made: u16) -> Result<Agreement, Vec<(usize, Apart)>> {
+pub fn agree(found: &[Found<'_>], made: u16) -> Result<Agreement, Vec<(usize, Apart)>> {
     let confirmed = confirmed(found);
     let lines: Vec<_> = found.iter().map(|found| Line::of(found, &confirmed)).collect();
     let is_head = |line: &Line<'_>| !lines.iter().any(|other| other.since(line.epoch.id).is_some());
@@ -263,8 +299,8 @@ pub(crate) fn agree(found: &[Found<'_>], made: u16) -> Result<Agreement, Vec<(us
 }
 
 /// Epochs that may have been written under.
-pub(crate) fn confirmed(found: &[Found<'_>]) -> HashSet<Uuid> {
-    let (mut built_upon, mut abandoned) = (HashSet::new(), HashSet::new());
+pub fn confirmed(found: &[Found<'_>]) -> BTreeSet<Uuid> {
+    let (mut built_upon, mut abandoned) = (BTreeSet::new(), BTreeSet::new());
     let mut alone = Vec::new();
     for Found { state, .. } in found {
         alone.extend(state.is_confirmed.then_some(&state.epoch));
@@ -344,11 +380,11 @@ fn agreement(found: &[Found<'_>], lines: &[Line<'_>], main: &Line<'_>) -> Result
 }
 
 /// What a replica that comes back is to the pool whose epochs are `line`, the one in force first, at this `opening`. `None`: it is at that one.
-pub(crate) fn of_returning(found: &Found<'_>, line: &[Epoch], opening: u64) -> Option<Apart> {
+pub fn of_returning(found: &Found<'_>, line: &[Epoch], opening: u64) -> Option<Apart> {
     let (epoch, ancestors) = line.split_first()?;
     let main = Line { epoch: *epoch, opening, ancestors, is_behind: false, mark: 0 };
     let state = found.state;
-    let mut confirmed: HashSet<_> = line.iter().map(|epoch| epoch.id).collect();
+    let mut confirmed: BTreeSet<_> = line.iter().map(|epoch| epoch.id).collect();
     if state.is_confirmed {
         confirmed.insert(state.epoch.id);
     }

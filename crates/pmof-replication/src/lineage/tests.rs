@@ -309,7 +309,7 @@ fn an_abandoned_epoch_that_some_have_confirmed_is_no_head() {
     assert!(agreement.behind.iter().all(|(_, apart)| apart.votes()) && agreement.foreign.is_empty());
     // Those that come back later are known by it.
     let named = agreement.base.ancestors.iter().filter(|epoch| epoch.members == 0).map(|epoch| epoch.id);
-    assert_eq!(named.collect::<HashSet<_>>(), HashSet::from([abandoned.id, next.id]));
+    assert_eq!(named.collect::<BTreeSet<_>>(), BTreeSet::from([abandoned.id, next.id]));
     // Its writer announced another one to one of them: that builds upon nothing.
     let built = told(0, &heard(0), Epoch::new(Uuid::new_v4(), [3, 0]), &[]);
     let states = [built, heard(1), others(2), others(3), others(4)];

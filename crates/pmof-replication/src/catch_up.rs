@@ -5,7 +5,9 @@
 //! the reading and the writing would be overwritten by older bytes. So whoever writes looks at the number of the window before it posts and
 //! again after that: where a window was open in between that may meet the write, its pages are put back and copied once more.
 
-use std::{
+use alloc::vec::Vec;
+
+use core::{
     ops::Range,
     sync::atomic::{
         AtomicBool, AtomicU64,
@@ -20,14 +22,16 @@ mod tests;
 
 /// The size of a window: pieces that may lie apart, and bytes in all of them.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limit {
-    pub(crate) ranges: usize,
-    pub(crate) bytes: u64,
+pub struct Limit {
+    /// Pieces, at most.
+    pub ranges: usize,
+    /// Bytes in all of them, at most.
+    pub bytes: u64,
 }
 
 /// The state of one catch-up.
 #[derive(Debug)]
-pub(crate) struct CatchUp {
+pub struct CatchUp {
     /// What has yet to be copied.
     missing: PageMap,
     /// What was copied, or found to be equal, since the last flush was asked for.
@@ -44,13 +48,14 @@ pub(crate) struct CatchUp {
 
 impl CatchUp {
     /// `missing`: every page that may differ.
-    pub(crate) fn new(missing: PageMap) -> Self {
+    pub fn new(missing: PageMap) -> Self {
         let [unflushed, flushing, in_window] = [(); 3].map(|()| PageMap::new(missing.size_bytes()));
         Self { missing, unflushed, flushing, window: AtomicU64::new(0), in_window, is_written: AtomicBool::new(false) }
     }
 
     /// What whoever writes keeps until its write is posted on all replicas.
-    pub(crate) fn before_write(&self) -> u64 {
+    #[inline]
+    pub fn before_write(&self) -> u64 {
         // Writers share the line until the copy looks.
         if !self.is_written.load(Relaxed) {
             self.is_written.store(true, Relaxed);
@@ -59,7 +64,8 @@ impl CatchUp {
     }
 
     /// The write of `range` was posted on all replicas. `before`: of [`before_write`](Self::before_write).
-    pub(crate) fn after_write(&self, before: u64, range: &Range<u64>) {
+    #[inline]
+    pub fn after_write(&self, before: u64, range: &Range<u64>) {
         // Of one window, if the number is still the same behind it.
         let is_in_window = before % 2 == 1 && self.in_window.meets(range);
         if self.window.load(SeqCst) != before || is_in_window {
@@ -68,17 +74,17 @@ impl CatchUp {
     }
 
     /// The write of `range` was posted on others, and not on this replica, or not all of it.
-    pub(crate) fn missed_write(&self, range: &Range<u64>) {
+    pub fn missed_write(&self, range: &Range<u64>) {
         self.missing.mark(range.clone());
     }
 
     /// Whether the pool was written since the last time that this was asked.
-    pub(crate) fn was_written(&self) -> bool {
+    pub fn was_written(&self) -> bool {
         self.is_written.swap(false, Relaxed)
     }
 
     /// Opens the next window at `from` or later, of at most so many ranges and bytes. `None`: nothing is missing from there on.
-    pub(crate) fn open_window(&self, from: u64, limit: Limit) -> Option<Vec<Range<u64>>> {
+    pub fn open_window(&self, from: u64, limit: Limit) -> Option<Vec<Range<u64>>> {
         let (mut ranges, mut bytes, mut at) = (Vec::new(), 0, from);
         while ranges.len() < limit.ranges && bytes < limit.bytes {
             let Some(range) = self.missing.take(at, limit.bytes - bytes) else { break };
@@ -95,7 +101,7 @@ impl CatchUp {
     }
 
     /// The window's bytes were posted.
-    pub(crate) fn close_window(&self, window: &[Range<u64>]) {
+    pub fn close_window(&self, window: &[Range<u64>]) {
         for range in window {
             self.unflushed.mark(range.clone());
         }
@@ -106,24 +112,24 @@ impl CatchUp {
     }
 
     /// The replica is about to be asked to flush all that was posted; no window is open. More may be copied while it does.
-    pub(crate) fn begin_flush(&self) {
+    pub fn begin_flush(&self) {
         self.flushing.add(&self.unflushed);
         self.unflushed.clear();
     }
 
     /// The flush that was begun last is done, and so are those before it.
-    pub(crate) fn note_flushed(&self) {
+    pub fn note_flushed(&self) {
         self.flushing.clear();
     }
 
     /// Bytes that have yet to be copied.
-    pub(crate) fn missing_bytes(&self) -> u64 {
+    pub fn missing_bytes(&self) -> u64 {
         self.missing.count_bytes()
     }
 
     /// What has yet to be copied, should the replica be lost and come back: `window` is the one that was open. What was not flushed a crash
     /// may have taken back.
-    pub(crate) fn interrupted(&self, window: &[Range<u64>]) -> &PageMap {
+    pub fn interrupted(&self, window: &[Range<u64>]) -> &PageMap {
         for range in window {
             self.missing.mark(range.clone());
         }

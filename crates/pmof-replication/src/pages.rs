@@ -1,18 +1,18 @@
 //! Which pages of a pool were written: one bit a page, set by any number of threads without a lock.
 
-use std::{
+use alloc::boxed::Box;
+use core::{
     ops::Range,
-    sync::{
-        OnceLock,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
 };
+
+use once_cell::race::OnceBox;
 
 #[cfg(test)]
 mod tests;
 
 /// Bytes of a page: what is copied of a pool where one byte of it was written.
-pub(crate) const PAGE_BYTES: u64 = 4096;
+pub const PAGE_BYTES: u64 = 4096;
 
 const WORD_PAGES: u64 = 64;
 const CHUNK_WORDS: usize = 256;
@@ -23,32 +23,33 @@ type Chunk = [AtomicU64; CHUNK_WORDS];
 
 /// A set of pages. Whoever relies on a mark being seen is ordered behind whoever marked by other means, such as the pool's lock.
 #[derive(Debug)]
-pub(crate) struct PageMap {
-    chunks: Box<[OnceLock<Box<Chunk>>]>,
+pub struct PageMap {
+    chunks: Box<[OnceBox<Chunk>]>,
     size_bytes: u64,
 }
 
 impl PageMap {
     /// No page of a pool of this size.
-    pub(crate) fn new(size_bytes: u64) -> Self {
+    pub fn new(size_bytes: u64) -> Self {
         let chunk_count = size_bytes.div_ceil(CHUNK_BYTES) as usize;
-        Self { chunks: (0..chunk_count).map(|_| OnceLock::new()).collect(), size_bytes }
+        Self { chunks: (0..chunk_count).map(|_| OnceBox::new()).collect(), size_bytes }
     }
 
     /// All pages of a pool of this size.
-    pub(crate) fn full(size_bytes: u64) -> Self {
+    pub fn full(size_bytes: u64) -> Self {
         let map = Self::new(size_bytes);
         map.mark(0..size_bytes);
         map
     }
 
     /// Bytes of the pool that it is of.
-    pub(crate) fn size_bytes(&self) -> u64 {
+    pub fn size_bytes(&self) -> u64 {
         self.size_bytes
     }
 
     /// Adds the pages that a range of bytes lies on.
-    pub(crate) fn mark(&self, range: Range<u64>) {
+    #[inline]
+    pub fn mark(&self, range: Range<u64>) {
         for (word, bits) in self.words_of(&range) {
             let marked = self.word(word);
             // Most writes go where others went before.
@@ -59,7 +60,7 @@ impl PageMap {
     }
 
     /// Takes out the pages that a range of bytes lies on.
-    pub(crate) fn unmark(&self, range: &Range<u64>) {
+    pub fn unmark(&self, range: &Range<u64>) {
         for (word, bits) in self.words_of(range) {
             if let Some(marked) = self.known_word(word) {
                 marked.fetch_and(!bits, Ordering::AcqRel);
@@ -68,13 +69,13 @@ impl PageMap {
     }
 
     /// Whether a page that a range of bytes lies on is in the map.
-    pub(crate) fn meets(&self, range: &Range<u64>) -> bool {
+    pub fn meets(&self, range: &Range<u64>) -> bool {
         let marked = |word| self.known_word(word).map_or(0, |word| word.load(Ordering::Acquire));
         self.words_of(range).any(|(word, bits)| marked(word) & bits != 0)
     }
 
     /// Adds the pages of another map of the same pool.
-    pub(crate) fn add(&self, other: &Self) {
+    pub fn add(&self, other: &Self) {
         for (chunk, bits) in other.chunks.iter().enumerate() {
             let Some(bits) = bits.get() else { continue };
             for (index, bits) in bits.iter().enumerate() {
@@ -87,7 +88,7 @@ impl PageMap {
     }
 
     /// Takes out the first pages at `from` or later, as many in a row as fit into `limit_bytes`. `None`: there are none from there on.
-    pub(crate) fn take(&self, from: u64, limit_bytes: u64) -> Option<Range<u64>> {
+    pub fn take(&self, from: u64, limit_bytes: u64) -> Option<Range<u64>> {
         let first = self.next(from / PAGE_BYTES)?;
         let limit = first.saturating_add((limit_bytes / PAGE_BYTES).max(1));
         let mut page = first;
@@ -98,26 +99,27 @@ impl PageMap {
     }
 
     /// Takes all pages out.
-    pub(crate) fn clear(&self) {
-        let words = self.chunks.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter());
+    pub fn clear(&self) {
+        let words = self.chunks.iter().filter_map(OnceBox::get).flat_map(|chunk| chunk.iter());
         for word in words.filter(|word| word.load(Ordering::Relaxed) != 0) {
             word.store(0, Ordering::Release);
         }
     }
 
     /// Bytes of the pages in the map.
-    pub(crate) fn count_bytes(&self) -> u64 {
-        let words = self.chunks.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter());
+    pub fn count_bytes(&self) -> u64 {
+        let words = self.chunks.iter().filter_map(OnceBox::get).flat_map(|chunk| chunk.iter());
         words.map(|word| u64::from(word.load(Ordering::Acquire).count_ones())).sum::<u64>() * PAGE_BYTES
     }
 
     /// Whether no page is in the map.
-    pub(crate) fn is_empty(&self) -> bool {
-        let mut words = self.chunks.iter().filter_map(OnceLock::get).flat_map(|chunk| chunk.iter());
+    pub fn is_empty(&self) -> bool {
+        let mut words = self.chunks.iter().filter_map(OnceBox::get).flat_map(|chunk| chunk.iter());
         words.all(|word| word.load(Ordering::Acquire) == 0)
     }
 
     /// The pages that a range of bytes lies on: words by their numbers, and the bits in each.
+    #[inline]
     fn words_of(&self, range: &Range<u64>) -> impl Iterator<Item = (u64, u64)> + use<> {
         let end = range.end.min(self.size_bytes);
         let pages = range.start / PAGE_BYTES..end.div_ceil(PAGE_BYTES).max(range.start / PAGE_BYTES);
@@ -134,6 +136,7 @@ impl PageMap {
         Some(&chunk[word as usize % CHUNK_WORDS])
     }
 
+    #[inline]
     fn word(&self, word: u64) -> &AtomicU64 {
         let chunk = self.chunks[word as usize / CHUNK_WORDS]
             .get_or_init(|| Box::new([const { AtomicU64::new(0) }; CHUNK_WORDS]));

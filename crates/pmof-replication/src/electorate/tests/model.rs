@@ -371,7 +371,7 @@ impl Session {
         loop {
             let told = if is_late { self.connected() } else { self.informed(world)? };
             let in_use = self.in_use();
-            match self.view.step(&mut change, told, in_use) {
+            match self.view.step(&mut change, told, in_use, Uuid::new_v4()) {
                 Step::TellAll(question) => {
                     for position in each(told) {
                         let reply = world.ask(self.number, self.places[position].0, &question.0)?;

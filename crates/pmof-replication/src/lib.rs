@@ -1,0 +1,17 @@
+//! What keeps a replicated pool whole: which replicas belong together, who may go on, what is in force, and what one that comes back still lacks.
+//!
+//! All of it is decided here without an operating system: no thread, lock, clock, socket or random number is this crate's own. What it needs of these is
+//! given to it, so that the same input gives the same decisions in a program and in the simulation.
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+
+extern crate alloc;
+
+pub mod catch_up;
+pub mod electorate;
+pub mod lineage;
+pub mod membership;
+pub mod older_pages;
+pub mod pages;
+pub mod roster;
+pub mod view;
