@@ -1,6 +1,6 @@
 //! Connecting to a name that stands for several addresses (RFC 8305).
 
-use std::{collections::VecDeque, time::Duration};
+use std::{collections::VecDeque, sync::atomic::Ordering, time::Duration};
 
 use crate::{CompletionQueue, ConnectError, ConnectOptions, Connection, Location, Peer, PendingConnection};
 
@@ -33,7 +33,7 @@ impl<'a> Attempts<'a> {
         let deadline = began.saturating_add(self.options.timeout);
         let mut addresses: VecDeque<_> = alternating(addresses).into_iter().enumerate().collect();
         let (mut now, mut next_at, mut failed) = (began, began, 0);
-        while now < deadline {
+        while now < deadline && !self.is_given_up() {
             // The next begins at once where one has failed.
             if self.errors.len() > failed || self.under_way.is_empty() || now >= next_at {
                 failed = self.errors.len();
@@ -54,6 +54,10 @@ impl<'a> Attempts<'a> {
         Err(self.error(host))
     }
 
+    fn is_given_up(&self) -> bool {
+        self.options.give_up.as_ref().is_some_and(|given_up| given_up.load(Ordering::Relaxed))
+    }
+
     fn start(&mut self, number: usize, address: Location, deadline: Duration, now: Duration) {
         let options = ConnectOptions { timeout: deadline.saturating_sub(now), ..self.options.clone() };
         match self.peer.start_connect(address, self.queue, &options) {
@@ -64,7 +68,7 @@ impl<'a> Attempts<'a> {
 
     /// Waits at most `time`, and less where one of them fails.
     fn look(&mut self, time: Duration) -> Option<Connection> {
-        let is_only = self.under_way.len() == 1;
+        let is_only = self.under_way.len() == 1 && self.options.give_up.is_none();
         let mut wait = if is_only { time } else { time.min(LOOK_EVERY) };
         let mut at = 0;
         while let Some((pending, _, number)) = self.under_way.get(at) {

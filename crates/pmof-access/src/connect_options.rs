@@ -1,6 +1,10 @@
 //! What goes with a connection request.
 
-use std::{net::IpAddr, time::Duration};
+use std::{
+    net::IpAddr,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use pmof_proto::{Settings, limits};
 
@@ -39,6 +43,8 @@ pub struct ConnectOptions {
     /// Take a target of any user of this machine. Otherwise, over shared memory, and on a loopback address over TCP, libfabric and RDS, only a process of this user or of root
     /// is one: any user can listen on a free port. Not needed where the target proves who it is, as those that ssh starts do.
     pub trust_host: bool,
+    /// Where it is set, connecting ends as if its time were over.
+    pub give_up: Option<Arc<AtomicBool>>,
     /// Receives that may be posted and wait for a message, where they are the connection's own: 1 to
     /// [`limits::RECEIVE_QUEUE_LIMIT`].
     pub receive_limit: usize,
@@ -57,6 +63,7 @@ impl Default for ConnectOptions {
             receive_queue: None,
             shared_receives: None,
             trust_host: false,
+            give_up: None,
             receive_limit: limits::RECEIVE_QUEUE_LIMIT,
         }
     }
@@ -73,5 +80,6 @@ pmof_mem::setters!(ConnectOptions {
     receive_queue: impl Into<Option<CompletionQueue>>,
     shared_receives: impl Into<Option<SharedReceives>>,
     trust_host: bool,
+    give_up: impl Into<Option<Arc<AtomicBool>>>,
     receive_limit: usize,
 });

@@ -32,6 +32,7 @@ mod survival;
 mod sync;
 mod target;
 mod target_options;
+mod together;
 mod url;
 
 pub use background::Background;

@@ -18,14 +18,14 @@ pub type ListedPool = (PoolName, Result<Box<PoolInfo>, ReplicaError>);
 ///
 /// Each page is a look of its own: a pool made or removed meanwhile may be in the list or not.
 pub fn list_pools(target: &TargetUrl, options: &PoolOptions) -> Result<Vec<PoolName>, PoolError> {
-    let site = options.reach.site_at(&mut options.reach.peers(), target, None, None);
+    let site = options.reach.site_at(&options.reach.peers(), target, None, None);
     site.and_then(|site| names(&site)).map_err(|error| failed(target, error))
 }
 
 /// The same with what the target says of each. A pool that is removed meanwhile is left out.
 pub fn describe_pools(target: &TargetUrl, options: &PoolOptions) -> Result<Vec<ListedPool>, PoolError> {
     let describe = || {
-        let site = options.reach.site_at(&mut options.reach.peers(), target, None, None)?;
+        let site = options.reach.site_at(&options.reach.peers(), target, None, None)?;
         let names = names(&site)?;
         let (mut pools, mut rest) = (Vec::with_capacity(names.len()), &names[..]);
         while !rest.is_empty() {
@@ -52,7 +52,7 @@ pub fn describe_pools(target: &TargetUrl, options: &PoolOptions) -> Result<Vec<L
 
 /// How a target is. A directory of this machine has none, and refuses.
 pub fn target_status(target: &TargetUrl, options: &PoolOptions) -> Result<TargetStatus, PoolError> {
-    let ask = || match options.reach.site_at(&mut options.reach.peers(), target, None, None)?.ask(&Request::Status)? {
+    let ask = || match options.reach.site_at(&options.reach.peers(), target, None, None)?.ask(&Request::Status)? {
         Reply::Status(status) => Ok(*status),
         _ => Err(ReplicaError::Unexpected),
     };

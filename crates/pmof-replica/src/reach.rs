@@ -1,6 +1,10 @@
 //! How targets are reached: started where they are to be, connected to, and asked for a proof of who they are.
 
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{
+    net::IpAddr,
+    sync::{Arc, atomic::AtomicBool},
+    time::Duration,
+};
 
 use pmof_access::{
     Address, Capabilities, ConnectOptions, DEFAULT_CONNECT_TIMEOUT, DEFAULT_LOSS_TIMEOUT, Method, QueueOptions,
@@ -12,7 +16,13 @@ use pmof_mem::{Declaration, causes};
 use pmof_target::{LocalTarget, StoreOptions};
 use rustix::process::geteuid;
 
-use crate::{PoolUrl, ReplicaError, TargetUrl, peers::Peers, site::Site, target::TargetConnection};
+use crate::{
+    PoolUrl, ReplicaError, TargetUrl,
+    peers::Peers,
+    site::Site,
+    target::TargetConnection,
+    together::{GRACE, SSH_GRACE, together},
+};
 
 /// How targets are reached, and waited for: what the options of all pools have in common.
 #[derive(Clone, Debug)]
@@ -29,6 +39,8 @@ pub(crate) struct Reach {
     pub(crate) payload_checksums: bool,
     /// Take a target of any user of this machine.
     pub(crate) trust_host: bool,
+    /// Once it is set, nothing is connected to any more.
+    pub(crate) given_up: Option<Arc<AtomicBool>>,
     /// What the operator vouches for of this machine's memory.
     pub(crate) declaration: Option<Declaration>,
 }
@@ -44,6 +56,7 @@ impl Default for Reach {
             source: None,
             payload_checksums: false,
             trust_host: false,
+            given_up: None,
             declaration: None,
         }
     }
@@ -55,15 +68,28 @@ impl Reach {
         Peers::new(QueueOptions::default().waiting(self.waiting))
     }
 
+    /// Where a pool is asked for, of several places at once: those that are still silent when `enough` have been reached are not waited for ([`together`]).
+    pub(crate) fn sites(&self, peers: &Peers, urls: &[Arc<PoolUrl>], enough: usize) -> Vec<Result<Site, ReplicaError>> {
+        let (reach, peers) = (self.clone(), peers.clone());
+        together(urls.to_vec(), (enough, grace(urls)), move |url: Arc<PoolUrl>, given_up| {
+            reach.until(given_up).site(&peers, &url)
+        })
+    }
+
+    /// The same, until the flag is set.
+    pub(crate) fn until(&self, given_up: &Arc<AtomicBool>) -> Self {
+        Self { given_up: Some(Arc::clone(given_up)), ..self.clone() }
+    }
+
     /// Where a pool is asked for.
-    pub(crate) fn site(&self, peers: &mut Peers, url: &PoolUrl) -> Result<Site, ReplicaError> {
+    pub(crate) fn site(&self, peers: &Peers, url: &PoolUrl) -> Result<Site, ReplicaError> {
         self.site_at(peers, &url.target, Some(&url.name), url.source)
     }
 
     /// The same, for one pool there or for any.
     pub(crate) fn site_at(
         &self,
-        peers: &mut Peers,
+        peers: &Peers,
         target: &TargetUrl,
         name: Option<&PoolName>,
         source: Option<IpAddr>,
@@ -82,7 +108,7 @@ impl Reach {
     /// A connection to a target, which ssh starts if it is to.
     pub(crate) fn connect(
         &self,
-        peers: &mut Peers,
+        peers: &Peers,
         target: &TargetUrl,
         source: Option<IpAddr>,
     ) -> Result<TargetConnection, ReplicaError> {
@@ -111,7 +137,7 @@ impl Reach {
 
     fn connect_to(
         &self,
-        peers: &mut Peers,
+        peers: &Peers,
         address: &Address,
         source: Option<IpAddr>,
         trust_host: bool,
@@ -127,10 +153,16 @@ impl Reach {
             .method(self.method)
             .source(source)
             .trust_host(trust_host)
+            .give_up(self.given_up.clone())
             .private_data(this_process().encode());
         // Twice the time after which the connection itself ends, so that its reason is the one reported.
         TargetConnection::open(&peer, &queue, address, &options, self.loss_timeout.saturating_mul(2))
     }
+}
+
+/// How much longer than those that are enough the others may take, of these places.
+pub(crate) fn grace(urls: &[Arc<PoolUrl>]) -> Duration {
+    if urls.iter().any(|url| matches!(url.target, TargetUrl::Ssh(_))) { SSH_GRACE } else { GRACE }
 }
 
 /// This process, for people who look at a target for who writes.

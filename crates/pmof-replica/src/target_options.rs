@@ -60,6 +60,6 @@ impl TargetOptions {
 
     /// A connection to a target, which ssh starts if it is to.
     pub(crate) fn reach(&self, target: &TargetUrl) -> Result<TargetConnection, ReplicaError> {
-        self.reach.connect(&mut self.reach.peers(), target, None)
+        self.reach.connect(&self.reach.peers(), target, None)
     }
 }

@@ -51,12 +51,12 @@ pub(crate) fn run(args: &ReleaseArgs, connect: ConnectArgs) -> anyhow::Result<()
     let (mut released, mut failed, mut errors) = (Vec::new(), Vec::new(), Vec::new());
     let others = others(&args.urls, connect);
     let named = args.urls.iter().map(|url| (url.to_string(), true));
-    for (url, is_named) in named.chain(others.into_iter().map(|url| (url, false))) {
-        match connect.pools().replica(&url).take_over(args.silent_for).release() {
-            Ok(holders) => match holders.into_iter().flatten().next() {
-                None if !is_named => {}
-                was_open_by => released.push(Released { url, was_open_by }),
-            },
+    let all: Vec<_> = named.chain(others.into_iter().map(|url| (url, false))).collect();
+    let options = all.iter().fold(connect.pools(), |options, (url, _)| options.replica(url));
+    for ((url, is_named), outcome) in all.into_iter().zip(options.take_over(args.silent_for).release()?) {
+        match outcome {
+            Ok(None) if !is_named => {}
+            Ok(was_open_by) => released.push(Released { url, was_open_by }),
             Err(error) => {
                 errors.push(format!("cannot release {url}: {:#}", with_mend(error)));
                 failed.push(url);
@@ -77,13 +77,20 @@ pub(crate) fn run(args: &ReleaseArgs, connect: ConnectArgs) -> anyhow::Result<()
 
 /// Witnesses and asynchronous members of the pools of which all replicas that answer are named.
 fn others(named: &[PoolUrl], connect: ConnectArgs) -> BTreeSet<String> {
-    let mut found = BTreeSet::new();
+    let (mut found, mut known) = (BTreeSet::new(), BTreeSet::new());
     for url in named {
+        // Of one pool one look is enough.
+        if known.contains(&url.to_string()) {
+            continue;
+        }
         let rest = named.iter().filter(|other| *other != url);
         let options =
             std::iter::once(url).chain(rest).fold(connect.pools(), |options, url| options.replica(url.to_string()));
         // What cannot be asked is told of when it is released.
         let Ok(PoolMembers { members, .. }) = options.members() else { continue };
+        let is_of_it = |member: &&MemberStatus| !matches!(member.state, MemberState::Foreign(_));
+        let of_it = members.iter().filter(is_of_it).filter_map(|member| member.replica.as_ref()?.url());
+        known.extend(of_it.map(ToString::to_string));
         let unnamed = || members.iter().skip(named.len());
         let has_data = |member: &MemberStatus| {
             matches!(member.state, MemberState::InSync | MemberState::Syncing | MemberState::Behind(_))

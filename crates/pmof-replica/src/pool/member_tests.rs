@@ -63,7 +63,7 @@ fn open(name: &PoolUrl, access: OpenFor) -> Request {
 
 fn member(url: &PoolUrl, request: &Request, is_behind: bool, mirror: Option<Arc<Memory>>) -> Arc<dyn Member> {
     let reach = Reach::default();
-    let site = reach.site(&mut reach.peers(), url).unwrap();
+    let site = reach.site(&reach.peers(), url).unwrap();
     let reply = site.ask_when_free(request).unwrap();
     let access =
         if matches!(request, Request::Open { access: OpenFor::Read, .. }) { OpenFor::Read } else { OpenFor::Write };
@@ -144,7 +144,7 @@ fn digests_and_states_are_answered_alike() {
         let again = self::member(&url, &open(&url, OpenFor::Read), false, None);
         assert!(bytes_at(&*again, 65_536, 65_536) == block, "{url}");
         let state = Reach::default()
-            .site(&mut Reach::default().peers(), &url)
+            .site(&Reach::default().peers(), &url)
             .unwrap()
             .ask(&Request::Info { name: url.name.clone() });
         let Ok(Reply::Info(info)) = state else { panic!("{state:?}") };
@@ -213,14 +213,14 @@ fn a_pool_is_written_over_one_road_at_a_time() {
     let same_by_tcp = PoolUrl { name: here.name.clone(), ..tcp };
     let reach = Reach::default();
     for url in [&here, &same_by_tcp] {
-        let site = reach.site(&mut reach.peers(), url).unwrap();
+        let site = reach.site(&reach.peers(), url).unwrap();
         let busy = site.ask(&open(url, OpenFor::Write)).unwrap_err();
         assert!(busy.is_busy(), "{url}: {busy}");
     }
     held.close().unwrap();
     drop(held);
     let held = member(&same_by_tcp, &open(&same_by_tcp, OpenFor::Write), false, None);
-    let site = reach.site(&mut reach.peers(), &here).unwrap();
+    let site = reach.site(&reach.peers(), &here).unwrap();
     assert!(site.ask(&open(&here, OpenFor::Write)).unwrap_err().is_busy());
     drop(held);
     assert!(roads.root.path().join("here").exists());

@@ -17,8 +17,9 @@ use crate::{
     follower::seen,
     lineage::{Agreement, Apart, Found, agree, quorum, votes_needed},
     peers::Peers,
-    reach::Reach,
+    reach::{Reach, grace},
     roster::{FoundMember, elsewhere, lacks, newest, spares_elsewhere},
+    together::together,
 };
 
 mod copies;
@@ -134,10 +135,10 @@ struct Answer {
 
 /// Asks those that are named, and the members that they name.
 pub(super) fn survey(reach: &Reach, named: &[Arc<PoolUrl>]) -> Result<PoolMembers, PoolError> {
-    let mut peers = reach.peers();
-    let mut answers: Vec<_> = named.iter().map(|url| ask(reach, &mut peers, url, None)).collect();
+    let peers = reach.peers();
+    let mut answers = ask_all(reach, &peers, named.iter().map(|url| (Arc::clone(url), None)), named.len().div_ceil(2));
     if let Some(roster) = roster(&answers).cloned() {
-        copies::find(reach, &mut peers, &roster, &mut answers);
+        copies::find(reach, &peers, &roster, &mut answers);
     }
     let mut followed: Option<Roster> = None;
     // Those that are found may know of later members.
@@ -146,15 +147,16 @@ pub(super) fn survey(reach: &Reach, named: &[Arc<PoolUrl>]) -> Result<PoolMember
             break;
         }
         let others = elsewhere(&roster, &found(&answers), &asked(&answers));
-        answers.extend(others.into_iter().map(|other| ask(reach, &mut peers, &Arc::clone(&other.url), Some(other))));
+        let others = others.into_iter().map(|other| (Arc::clone(&other.url), Some(other)));
+        answers.extend(ask_all(reach, &peers, others, 0));
         if lacks(&roster, &found(&answers)) {
             let spares = spares_elsewhere(&roster, &asked(&answers));
-            let asked = spares.iter().map(|url| Answer { may_be_none: true, ..ask(reach, &mut peers, url, None) });
-            answers.extend(asked.collect::<Vec<_>>());
+            let asked = ask_all(reach, &peers, spares.into_iter().map(|url| (url, None)), 0);
+            answers.extend(asked.into_iter().map(|asked| Answer { may_be_none: true, ..asked }));
         }
         if let Some(uuid) = first(&answers).map(|first| first.header.pool_uuid) {
             let promoted = promoted(reach, &roster, uuid, &asked(&answers));
-            answers.extend(promoted.iter().map(|promoted| ask(reach, &mut peers, &promoted.url, None)));
+            answers.extend(promoted.iter().map(|promoted| ask(reach, &peers, &promoted.url)));
         }
         followed = Some(roster);
     }
@@ -168,7 +170,7 @@ pub(super) fn survey(reach: &Reach, named: &[Arc<PoolUrl>]) -> Result<PoolMember
     });
     let mut members = judge(answers)?;
     if members.writer.is_some() {
-        members.writer_status = writer_status(reach, &mut peers, &members);
+        members.writer_status = writer_status(reach, &peers, &members);
     }
     for member in &mut members.members {
         if let (MemberState::Asynchronous { .. }, Some(place)) = (&member.state, &member.replica) {
@@ -189,7 +191,7 @@ fn asked(answers: &[Answer]) -> Vec<Arc<PoolUrl>> {
 }
 
 /// What the pool's writer told the first of its members that was told anything.
-fn writer_status(reach: &Reach, peers: &mut Peers, members: &PoolMembers) -> Option<WriterStatus> {
+fn writer_status(reach: &Reach, peers: &Peers, members: &PoolMembers) -> Option<WriterStatus> {
     let open = members.members.iter().filter(|member| member.info.as_ref().is_some_and(|info| info.open_by.is_some()));
     open.filter_map(|member| member.replica.as_ref()?.url()).find_map(|url| {
         let site = reach.site(peers, url).ok()?;
@@ -229,19 +231,42 @@ fn first(answers: &[Answer]) -> Option<&PoolInfo> {
     answers.iter().find_map(|answer| answer.info.as_deref().ok())
 }
 
-fn ask(reach: &Reach, peers: &mut Peers, url: &Arc<PoolUrl>, wanted: Option<FoundMember>) -> Answer {
-    let asked = reach.site(peers, url).and_then(|site| {
-        let (info, roster) = hear(&site, url)?;
-        Ok((info, roster, site.failure_domain(site.send(&Request::Domain))))
+/// Asks all at once; those that are silent when `enough` have answered are not waited for.
+fn ask_all(
+    reach: &Reach,
+    peers: &Peers,
+    places: impl Iterator<Item = (Arc<PoolUrl>, Option<FoundMember>)>,
+    enough: usize,
+) -> Vec<Answer> {
+    let (urls, wanted): (Vec<_>, Vec<_>) = places.unzip();
+    let (reach, peers) = (reach.clone(), peers.clone());
+    let answers = together(urls.clone(), (enough, grace(&urls)), move |url: Arc<PoolUrl>, given_up| {
+        asked_there(&reach.until(given_up), &peers, &url)
     });
-    let (info, roster, domain) = match asked {
-        Ok((info, roster, domain)) => (Ok(info), roster, domain),
-        Err(error) => (Err(Arc::new(error)), None, None),
-    };
-    Answer { url: Arc::clone(url), wanted, may_be_none: false, copy_of: None, info, roster, domain }
+    urls.iter().zip(wanted).zip(answers).map(|((url, wanted), asked)| Answer::of(url, wanted, asked)).collect()
+}
+
+fn ask(reach: &Reach, peers: &Peers, url: &Arc<PoolUrl>) -> Answer {
+    Answer::of(url, None, asked_there(reach, peers, url))
+}
+
+type Told = (Box<PoolInfo>, Option<Roster>, Option<FailureDomain>);
+
+fn asked_there(reach: &Reach, peers: &Peers, url: &Arc<PoolUrl>) -> Result<Told, ReplicaError> {
+    let site = reach.site(peers, url)?;
+    let (info, roster) = hear(&site, url)?;
+    Ok((info, roster, site.failure_domain(site.send(&Request::Domain))))
 }
 
 impl Answer {
+    fn of(url: &Arc<PoolUrl>, wanted: Option<FoundMember>, asked: Result<Told, ReplicaError>) -> Self {
+        let (info, roster, domain) = match asked {
+            Ok((info, roster, domain)) => (Ok(info), roster, domain),
+            Err(error) => (Err(Arc::new(error)), None, None),
+        };
+        Self { url: Arc::clone(url), wanted, may_be_none: false, copy_of: None, info, roster, domain }
+    }
+
     fn found(&self) -> Option<FoundMember> {
         let header = &self.info.as_ref().ok()?.header;
         let (index, replica_uuid) = (header.replica_index, header.replica_uuid);

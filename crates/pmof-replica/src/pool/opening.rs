@@ -40,6 +40,7 @@ use crate::{
 
 pub(super) mod contention;
 pub(super) mod forced;
+mod haste;
 mod heard;
 mod nearest;
 mod others;
@@ -48,6 +49,7 @@ mod reachable;
 mod replicas;
 mod witnesses;
 
+pub(super) use haste::Haste;
 pub(super) use replicas::NativeReplicas;
 use replicas::Origin;
 
@@ -81,6 +83,7 @@ pub(super) struct Wanted {
     /// Which consistency points they are to keep.
     pub(super) keep: KeepPoints,
     pub(super) reach: Reach,
+    pub(super) haste: Haste,
 }
 
 /// Connections to the targets of a pool that is being made or opened.
@@ -136,10 +139,14 @@ struct Failed {
 impl Opening {
     /// Connects to the targets of `urls`. One that may be lost is left out, where a pool is opened.
     pub(super) fn connect(wanted: Wanted, urls: Vec<Arc<PoolUrl>>, is_new: bool) -> Result<Self, PoolError> {
-        let (mut peers, began) = (wanted.reach.peers(), Instant::now());
+        let (peers, began) = (wanted.reach.peers(), Instant::now());
         let (mut sites, mut left_out) = (Vec::with_capacity(urls.len()), Vec::new());
-        for (position, url) in urls.iter().enumerate() {
-            match wanted.reach.site(&mut peers, url) {
+        // One that is made is made everywhere, or not at all.
+        let enough = if is_new { urls.len() } else { wanted.haste.enough(votes_of_named(urls.len())) };
+        for (position, site) in wanted.reach.sites(&peers, &urls, enough).into_iter().enumerate() {
+            let url = &urls[position];
+            wanted.haste.note(&site);
+            match site {
                 Ok(site) => sites.push((position, site)),
                 Err(error) if !is_new && error.may_be_lost() => left_out.push((position, Arc::new(error))),
                 Err(error) => return Err(failed(url, error)),
@@ -497,7 +504,8 @@ impl Format for Opening {
                 |found: &&FoundMember| roster.counted().any(|member| member.is(found.index, found.replica_uuid));
             let count = roster.counted().count() + here.iter().filter(|found| !is_member(found)).count();
             let found = elsewhere(&roster, &here, &self.urls);
-            let (others, failed_others) = self.open_others((&found, count), access, &mut identity, question);
+            let (others, failed_others) =
+                self.open_others((&found, count, here.len()), access, &mut identity, question);
             opened.extend(others);
             failed.extend(failed_others);
             heard.extend(self.hear_spares(&roster, &opened, uuid));
@@ -566,6 +574,11 @@ impl Open {
     pub(super) fn settle(&self) -> Result<(), PoolError> {
         if self.epochs.as_ref().is_none_or(|epochs| epochs.settle()) { Ok(()) } else { self.check_none_lost() }
     }
+}
+
+/// How many that were named are enough to go on with, which may be of a pool that has more.
+fn votes_of_named(named: usize) -> usize {
+    votes_needed(named.max(1)).min(named.saturating_sub(1)).max(1)
 }
 
 /// How those in sync were found. `is_clean`: all of them were closed in order.

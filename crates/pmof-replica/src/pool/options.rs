@@ -17,10 +17,16 @@ use super::{
     followers::KeepPoints,
     format,
     members::{PoolMembers, survey},
-    opening::{New, NewNative, Opening, Wanted, contention::chance, failed, millis},
+    opening::{Haste, New, NewNative, Opening, Wanted, contention::chance, failed, millis},
     unfinished,
 };
-use crate::{AtLagBound, PoolError, PoolUrl, ReplicaError, outbox::LagBound, reach::Reach};
+use crate::{
+    AtLagBound, PoolError, PoolUrl, ReplicaError,
+    outbox::LagBound,
+    reach::{Reach, grace},
+    site::Site,
+    together::together,
+};
 
 mod waiting;
 
@@ -357,7 +363,7 @@ impl PoolOptions {
         let new = if self.publish_on_close { New::Unpublished } else { New::Published };
         let uuid = self.uuid.unwrap_or_else(Uuid::new_v4);
         let new = NewNative { uuid, size_bytes, user_flags: self.user_flags, new };
-        let pool = format::create(self.connect(Purpose::Create)?, new)?;
+        let pool = format::create(self.connect(Purpose::Create, Haste::default())?, new)?;
         let mut made = self.replicas.clone();
         let mut extend = || {
             for url in &self.witnesses {
@@ -388,33 +394,34 @@ impl PoolOptions {
     /// before this returns: what that writer may have had in flight, as the replicas' maps of write intent say, is compared by digests, and what
     /// differs is copied; [`Pool::compared_bytes`] and [`Pool::copied_bytes`] say how much. After a pool was closed in order, nothing is compared. Replicas that were left behind catch up after this returns; see [`Pool::events`].
     pub fn open(&self) -> Result<Pool, PoolError> {
-        let opening = self.connect(Purpose::Open)?;
-        if self.take_over.is_some() && self.min_replicas.is_none() && opening.may_be_too_few() {
-            self.check_may_take_over()?;
-        }
-        format::open(opening, OpenFor::Write)
+        in_haste(|haste| {
+            let opening = self.connect(Purpose::Open, haste)?;
+            if self.take_over.is_some() && self.min_replicas.is_none() && opening.may_be_too_few() {
+                self.check_may_take_over()?;
+            }
+            format::open(opening, OpenFor::Write)
+        })
     }
 
     /// Takes the pool away from its writer on every replica, as [`take_over`](Self::take_over) says, and leaves it to whoever opens it next: that opening
-    /// compares the replicas, since nobody closed the pool in order. Of a pool that nobody writes nothing is changed. Tells who had each replica.
+    /// compares the replicas, since nobody closed the pool in order. Of a pool that nobody writes nothing is changed. Tells of each replica who had it; all are asked at once, and those that are
+    /// silent when most have answered are not waited for.
     ///
     /// # Errors
-    /// The first replica that refuses. Those before it are free then, and their writer has lost them.
-    pub fn release(&self) -> Result<Vec<Option<String>>, PoolError> {
+    /// Options that contradict each other. Of each replica: that it refuses, or does not answer; the others are free then, and their writer has lost them.
+    pub fn release(&self) -> Result<Vec<Result<Option<String>, PoolError>>, PoolError> {
         let silent_ms = millis(self.take_over.unwrap_or_default());
         let require = self.require.unwrap_or(Durability::Visible);
-        let holders = self.info()?.into_iter().map(|info| info.open_by).collect();
-        let mut peers = self.reach.peers();
-        for url in self.urls()? {
-            let released = self.reach.site(&mut peers, &url).and_then(|site| {
-                let name = url.name.clone();
-                site.ask_when_free(&Request::TakeOver { name, require, silent_ms, claim: Claim::None })?;
-                // It stays as its writer left it.
-                site.ask(&Request::Close { in_order: false })
-            });
-            released.map_err(|error| failed(&url, error))?;
-        }
-        Ok(holders)
+        self.ask_all(move |site, url| {
+            let name = url.name.clone();
+            let Reply::Info(info) = site.ask_when_free(&Request::Info { name: name.clone() })? else {
+                return Err(ReplicaError::Unexpected);
+            };
+            site.ask_when_free(&Request::TakeOver { name, require, silent_ms, claim: Claim::None })?;
+            // It stays as its writer left it.
+            site.ask(&Request::Close { in_order: false })?;
+            Ok(info.open_by)
+        })
     }
 
     /// Opens the pool for writing, or makes it of `size_bytes` zeros where no replica has it. A pool that is there must have that size. Where some replicas have it and others do not, this is an opening: those that have it are opened if they are enough, and the
@@ -471,18 +478,16 @@ impl PoolOptions {
     /// None of this holds with [`min_replicas`](Self::min_replicas): these are then read as they are, whatever became of them. Nor does it of the [mirror](Pool::mirror),
     /// which has the bytes of the opening.
     pub fn open_read_only(&self) -> Result<Pool, PoolError> {
-        open_reading(|| format::open(self.connect(Purpose::Open)?, OpenFor::Read))
+        in_haste(|haste| open_reading(|| format::open(self.connect(Purpose::Open, haste.clone())?, OpenFor::Read)))
     }
 
     /// Describes every replica, without opening it.
     pub fn info(&self) -> Result<Vec<PoolInfo>, PoolError> {
-        self.ask_each(
-            |url| Request::Info { name: url.name.clone() },
-            |reply| match reply {
-                Reply::Info(info) => Some(*info),
-                _ => None,
-            },
-        )
+        let infos = self.ask_all(|site, url| match site.ask_when_free(&Request::Info { name: url.name.clone() })? {
+            Reply::Info(info) => Ok(*info),
+            _ => Err(ReplicaError::Unexpected),
+        });
+        infos?.into_iter().collect()
     }
 
     /// Tells which members the pool has and in which states they are: those that are named, and those that they name. It neither writes nor disturbs a writer.
@@ -505,38 +510,38 @@ impl PoolOptions {
 
     /// Removes the pool from every replica, with all its bytes. Stops at the first replica that refuses.
     pub fn remove(&self) -> Result<(), PoolError> {
-        self.ask_each(
-            |url| Request::Remove { name: url.name.clone(), meant: None },
-            |reply| matches!(reply, Reply::Removed).then_some(()),
-        )?;
-        Ok(())
+        self.ask_each(|url| Request::Remove { name: url.name.clone(), meant: None }, &Reply::Removed)
     }
 
     /// The same also of replicas whose headers are damaged, so that it is not known whether they are of one pool. Files that do not begin as a pool
     /// does stay.
     pub fn discard(&self) -> Result<(), PoolError> {
-        self.ask_each(
-            |url| Request::Discard { name: url.name.clone() },
-            |reply| matches!(reply, Reply::Removed).then_some(()),
-        )?;
+        self.ask_each(|url| Request::Discard { name: url.name.clone() }, &Reply::Removed)
+    }
+
+    /// Asks one after the other, and stops at the first that refuses.
+    fn ask_each(&self, question: impl Fn(&PoolUrl) -> Request, expected: &Reply) -> Result<(), PoolError> {
+        let peers = self.reach.peers();
+        for url in self.urls()? {
+            let reply = self.reach.site(&peers, &url).and_then(|site| site.ask_when_free(&question(&url)));
+            let is_done =
+                reply.and_then(|reply| if reply == *expected { Ok(()) } else { Err(ReplicaError::Unexpected) });
+            is_done.map_err(|error| failed(&url, error))?;
+        }
         Ok(())
     }
 
-    fn ask_each<T>(
+    /// Asks all at once, each over a connection of its own. Those that are silent when most have answered are not waited for.
+    fn ask_all<T: Send + 'static>(
         &self,
-        question: impl Fn(&PoolUrl) -> Request,
-        understand: impl Fn(Reply) -> Option<T>,
-    ) -> Result<Vec<T>, PoolError> {
-        let urls = self.urls()?;
-        let mut peers = self.reach.peers();
-        let mut answers = Vec::with_capacity(urls.len());
-        for url in urls {
-            let answer = self.reach.site(&mut peers, &url);
-            let answer = answer.and_then(|site| site.ask_when_free(&question(&url)));
-            let answer = answer.and_then(|reply| understand(reply).ok_or(ReplicaError::Unexpected));
-            answers.push(answer.map_err(|error| failed(&url, error))?);
-        }
-        Ok(answers)
+        ask: impl Fn(&Site, &PoolUrl) -> Result<T, ReplicaError> + Send + Sync + 'static,
+    ) -> Result<Vec<Result<T, PoolError>>, PoolError> {
+        let (urls, reach, peers) = (self.urls()?, self.reach.clone(), self.reach.peers());
+        let enough = urls.len().div_ceil(2);
+        let answers = together(urls.clone(), (enough, grace(&urls)), move |url: Arc<PoolUrl>, given_up| {
+            ask(&reach.until(given_up).site(&peers, &url)?, &url)
+        });
+        Ok(urls.iter().zip(answers).map(|(url, answer)| answer.map_err(|error| failed(url, error))).collect())
     }
 
     fn check(&self) -> Result<(), PoolError> {
@@ -555,7 +560,7 @@ impl PoolOptions {
         Ok(())
     }
 
-    fn connect(&self, purpose: Purpose) -> Result<Opening, PoolError> {
+    fn connect(&self, purpose: Purpose, haste: Haste) -> Result<Opening, PoolError> {
         self.check()?;
         let is_new = purpose == Purpose::Create;
         let named = self.urls()?;
@@ -573,6 +578,7 @@ impl PoolOptions {
             lag: self.lag.0,
             keep: self.keep,
             reach: self.reach.clone(),
+            haste,
         };
         Opening::connect(wanted, urls, is_new)
     }
@@ -604,4 +610,13 @@ fn parsed(texts: &[String]) -> Result<Vec<Arc<PoolUrl>>, PoolError> {
         urls.push(url);
     }
     if urls.is_empty() { Err(PoolError::NoReplicas) } else { Ok(urls) }
+}
+
+/// Opens without waiting for those that are silent, and where that fails for whatever reason, once more with them.
+fn in_haste(open: impl Fn(Haste) -> Result<Pool, PoolError>) -> Result<Pool, PoolError> {
+    let haste = Haste::default();
+    match open(haste.clone()) {
+        Err(error) if haste.was_hasty() && !error.is_busy() => open(Haste::patient()),
+        outcome => outcome,
+    }
 }

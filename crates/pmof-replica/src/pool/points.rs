@@ -236,8 +236,8 @@ impl PoolOptions {
         url: &Arc<PoolUrl>,
         found: &PoolMembers,
     ) -> Result<(Arc<dyn Member>, Identity), Arc<ReplicaError>> {
-        let mut peers = self.reach.peers();
-        let site = self.reach.site(&mut peers, url)?;
+        let peers = self.reach.peers();
+        let site = self.reach.site(&peers, url)?;
         let (access, require) = (OpenFor::Read, Durability::Visible);
         let reply =
             site.ask_when_free(&Request::Open { name: url.name.clone(), access, require, may_be_older: false })?;

@@ -57,7 +57,7 @@ pub(super) fn look(
     url: &Arc<PoolUrl>,
     (uuid, member): (Uuid, &RosterMember),
 ) -> Result<Option<Promoted>, ReplicaError> {
-    let site = reach.site(&mut reach.peers(), url)?;
+    let site = reach.site(&reach.peers(), url)?;
     let Reply::Info(info) = site.ask_when_free(&Request::Info { name: url.name.clone() })? else {
         return Err(ReplicaError::Unexpected);
     };

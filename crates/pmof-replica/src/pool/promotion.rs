@@ -217,7 +217,7 @@ impl PoolOptions {
 
     /// What an asynchronous member says of its pool, which it is not taken from anybody for. `None`: its opening says why.
     fn known(&self, url: &Arc<PoolUrl>) -> Option<Followed> {
-        let site = self.reach.site(&mut self.reach.peers(), url).ok()?;
+        let site = self.reach.site(&self.reach.peers(), url).ok()?;
         let (info, roster) = hear(&site, url).ok()?;
         let (header, roster) = (&info.header, roster?);
         let own = |member: &&RosterMember| {
@@ -240,7 +240,7 @@ impl PoolOptions {
 
     /// A replica of the pool at this address, and not the one that is to be promoted.
     fn answering(&self, url: Arc<PoolUrl>, of: &Followed) -> Result<Answering, ReplicaError> {
-        let site = self.reach.site(&mut self.reach.peers(), &url)?;
+        let site = self.reach.site(&self.reach.peers(), &url)?;
         let (info, roster) = hear(&site, &url)?;
         let header = &info.header;
         if header.pool_uuid != of.uuid {
@@ -271,8 +271,8 @@ impl PoolOptions {
     pub(super) fn open_asynchronous(&self, url: &Arc<PoolUrl>) -> Result<Result<Open, NotAsynchronous>, PoolError> {
         let of = |error: ReplicaError| failed(url, error);
         let require = self.durability()?;
-        let mut peers = self.reach.peers();
-        let site = self.reach.site(&mut peers, url).map_err(of)?;
+        let peers = self.reach.peers();
+        let site = self.reach.site(&peers, url).map_err(of)?;
         let name = url.name.clone();
         let request = match self.take_over_after() {
             None => Request::Open { name, access: OpenFor::Write, require, may_be_older: false },

@@ -547,9 +547,9 @@ impl Returns {
         }
         let epochs = open.epochs.as_ref().ok_or(Halt::Ended)?;
         let url = self.url(position);
-        let mut peers = self.peers.lock().clone();
+        let peers = self.peers.lock().clone();
         let still_fails = |why| member.standing().still_fails(Arc::new(why));
-        let site = self.reach.site(&mut peers, &url).map_err(still_fails).map_err(|()| Halt::Later)?;
+        let site = self.reach.site(&peers, &url).map_err(still_fails).map_err(|()| Halt::Later)?;
         let reply = self.ask_for(&open, epochs, (&site, &url), position)?;
         let mut identity = Some(self.identity);
         let checked = check_opened(reply, &site, self.require, OpenFor::Write, &mut identity);

@@ -10,9 +10,9 @@ use crate::{PoolUrl, reach::Reach};
 /// Removes the replicas of pools that were never there, if those are all that there is at `urls`. Returns whether it removed any. A pool is there once all of its
 /// replicas are made and know of each other, which is before anything can be acknowledged.
 pub(super) fn remove(reach: &Reach, urls: &[Arc<PoolUrl>]) -> bool {
-    let (mut peers, mut found) = (reach.peers(), Vec::new());
+    let (peers, mut found) = (reach.peers(), Vec::new());
     for url in urls {
-        let Ok(site) = reach.site(&mut peers, url) else { return false };
+        let Ok(site) = reach.site(&peers, url) else { return false };
         match hear(&site, url) {
             Ok((info, roster)) if is_unfinished(&info, roster.as_ref()) => found.push((site, url, info)),
             Err(error) if error.is_absent() => {}

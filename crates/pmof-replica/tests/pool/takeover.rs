@@ -154,7 +154,7 @@ fn a_fenced_writer_is_not_told_its_own_name() {
         let holders = taking_over(&url).release().unwrap();
         let error = fenced.join().unwrap();
         let Some(ReplicaError::Fenced { successor }) = error.replica_error() else { panic!("{error:?}") };
-        assert_ne!(Some(successor), holders[0].as_ref(), "the successor is another one");
+        assert_ne!(Some(successor), holders[0].as_ref().unwrap().as_ref(), "the successor is another one");
     }
 }
 
@@ -164,16 +164,16 @@ fn a_released_pool_is_anybodys_and_was_not_closed() {
     for url in &target.urls("orders") {
         let old = options([url]).open_or_create(POOL_BYTES).unwrap();
         old.persist(0, b"kept").unwrap();
-        let refused = options([url]).take_over(NEVER).release().unwrap_err();
+        let refused = options([url]).take_over(NEVER).release().unwrap().remove(0).unwrap_err();
         assert!(refused.is_busy(), "{refused}");
-        let holders = taking_over(url).release().unwrap();
-        assert!(holders[0].as_ref().is_some_and(|holder| holder.contains("initiator")), "{holders:?}");
+        let holder = taking_over(url).release().unwrap().remove(0).unwrap();
+        assert!(holder.as_ref().is_some_and(|holder| holder.contains("initiator")), "{holder:?}");
         assert_fenced(old.persist(0, b"late"));
         let new = options([url]).open().unwrap();
         assert!(!new.was_closed());
         assert_eq!(read(&new, 0, 4), b"kept");
         new.close().unwrap();
-        assert_eq!(taking_over(url).release().unwrap(), [None]);
+        assert_eq!(taking_over(url).release().unwrap().remove(0).unwrap(), None);
         assert!(options([url]).open().unwrap().was_closed(), "nothing was changed");
     }
 }
@@ -184,7 +184,7 @@ fn a_writer_fenced_at_one_replica_acknowledges_nothing_on_the_others() {
     let urls = [&one, &other].map(|target| target.urls("orders")[0].clone());
     let old = options(&urls).create(POOL_BYTES).unwrap();
     old.persist(0, b"both").unwrap();
-    taking_over(&urls[1]).release().unwrap();
+    taking_over(&urls[1]).release().unwrap().remove(0).unwrap();
     assert_fenced(old.persist(0, b"late"));
     assert_fenced(old.persist(0, b"late"));
     // Neither of them was left behind by the other.

@@ -232,7 +232,7 @@ impl Reading {
     pub(in crate::pool) fn without_points(reach: &Reach, url: &PoolUrl) -> Result<Self, Arc<ReplicaError>> {
         let staging = staging_options(reach, url, Durability::Visible).ok_or(ReplicaError::Unexpected)?;
         let staging = staging.open_read_only().map_err(of_staging)?;
-        let site = reach.site(&mut reach.peers(), url)?;
+        let site = reach.site(&reach.peers(), url)?;
         Ok(Self { data: None, site, name: url.name.clone(), staging, points: None })
     }
 
@@ -385,8 +385,8 @@ impl Followers {
         let epochs = open.epochs.clone().ok_or(Stop::Ended)?;
         drop((open, shared));
         let url = &following.url;
-        let mut peers = self.peers.lock().clone();
-        let site = self.reach.site(&mut peers, url).map_err(lost)?;
+        let peers = self.peers.lock().clone();
+        let site = self.reach.site(&peers, url).map_err(lost)?;
         let name = url.name.clone();
         let Reply::Info(info) = site.ask(&Request::Info { name: name.clone() }).map_err(lost)? else {
             return Err(lost(ReplicaError::Unexpected));

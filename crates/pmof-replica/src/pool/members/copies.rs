@@ -11,7 +11,7 @@ use crate::{PoolUrl, peers::Peers, reach::Reach};
 const APART_MS: u64 = 10_000;
 
 /// Finds those of the `answers` that are copies: the roster has the same replica at another address, and it is there. It is asked there where it was not.
-pub(super) fn find(reach: &Reach, peers: &mut Peers, roster: &Roster, answers: &mut Vec<Answer>) {
+pub(super) fn find(reach: &Reach, peers: &Peers, roster: &Roster, answers: &mut Vec<Answer>) {
     let named: Vec<_> = answers.iter().map(|answer| Arc::clone(&answer.url)).collect();
     for member in roster.counted() {
         let Ok(home) = member.url.parse::<PoolUrl>() else { continue };
@@ -26,11 +26,11 @@ pub(super) fn find(reach: &Reach, peers: &mut Peers, roster: &Roster, answers: &
         let known = answers.iter().find(|answer| *answer.url == home);
         let asked = match known {
             Some(_) => None,
-            None if may_be_asked(&home, &named) => Some(ask(reach, peers, &Arc::new(home.clone()), None)),
+            None if may_be_asked(&home, &named) => Some(ask(reach, peers, &Arc::new(home.clone()))),
             None => continue,
         };
         let Some(at_home) = known.or(asked.as_ref()).filter(|answer| is_it(answer)) else { continue };
-        let mut is_copy = |at: &usize| !is_one_file(reach, peers, at_home, &answers[*at]);
+        let is_copy = |at: &usize| !is_one_file(reach, peers, at_home, &answers[*at]);
         let copies: Vec<_> = strays.into_iter().filter(|at| is_copy(at)).collect();
         let home = Arc::clone(&at_home.url);
         answers.extend(asked.filter(|_| !copies.is_empty()));
@@ -42,7 +42,7 @@ pub(super) fn find(reach: &Reach, peers: &mut Peers, roster: &Roster, answers: &
 
 /// Whether two addresses lead to one file, as far as the targets tell: to one name in one directory of one kernel. Two containers may have directories of
 /// one name, and are not started at the same time.
-fn is_one_file(reach: &Reach, peers: &mut Peers, one: &Answer, other: &Answer) -> bool {
+fn is_one_file(reach: &Reach, peers: &Peers, one: &Answer, other: &Answer) -> bool {
     if one.url.name != other.url.name {
         return false;
     }
@@ -52,7 +52,7 @@ fn is_one_file(reach: &Reach, peers: &mut Peers, one: &Answer, other: &Answer) -
             return false;
         }
     }
-    let mut status = |answer: &Answer| match reach.site(peers, &answer.url).ok()?.ask(&Request::Status).ok()? {
+    let status = |answer: &Answer| match reach.site(peers, &answer.url).ok()?.ask(&Request::Status).ok()? {
         Reply::Status(status) => Some(status),
         _ => None,
     };

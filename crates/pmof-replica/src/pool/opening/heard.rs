@@ -14,7 +14,9 @@ use crate::{
         promoted::{Promoted, promoted},
         rosters::hear,
     },
+    reach::grace,
     roster::{elsewhere, lacks, newest, spares_elsewhere},
+    together::together,
 };
 
 /// What a replica says that was asked for nothing else.
@@ -46,8 +48,7 @@ impl Opening {
         if !lacks(roster, &self.found(opened)) {
             return Vec::new();
         }
-        let spares = spares_elsewhere(roster, &self.urls);
-        spares.iter().filter_map(|url| self.hear(url, roster, uuid)).collect()
+        self.hear_at(&spares_elsewhere(roster, &self.urls), roster, uuid)
     }
 
     /// What those say of which a pool was made, of the asynchronous members of `roster`: whoever keeps that roster is no member of it.
@@ -69,7 +70,7 @@ impl Opening {
             if lacks(&roster, &found) {
                 let members = elsewhere(&roster, &found, &asked).into_iter().map(|other| other.url);
                 let urls: Vec<Arc<PoolUrl>> = members.chain(spares_elsewhere(&roster, &asked)).collect();
-                fresh.extend(urls.iter().filter_map(|url| self.hear(url, &roster, uuid)));
+                fresh.extend(self.hear_at(&urls, &roster, uuid));
                 asked.extend(urls);
             }
             followed = newest(fresh.iter().map(|heard| &heard.roster)).cloned();
@@ -78,12 +79,20 @@ impl Opening {
         heard
     }
 
-    /// What lies there, if it is of this pool and keeps a newer roster than this.
-    fn hear(&mut self, url: &Arc<PoolUrl>, roster: &Roster, uuid: Uuid) -> Option<Heard> {
-        let site = self.wanted.reach.site(&mut self.peers, url).ok()?;
-        let (info, newer) = hear(&site, url).ok()?;
-        let newer = newer.filter(|newer| info.header.pool_uuid == uuid && newer.age() > roster.age())?;
-        Some(Heard::new(&info, newer))
+    /// What lies there, where it is of this pool and keeps a newer roster than this.
+    fn hear_at(&self, urls: &[Arc<PoolUrl>], roster: &Roster, uuid: Uuid) -> Vec<Heard> {
+        let (reach, peers) = (self.wanted.reach.clone(), self.peers.clone());
+        let heard =
+            together(urls.to_vec(), (self.wanted.haste.enough(0), grace(urls)), move |url: Arc<PoolUrl>, given_up| {
+                hear(&reach.until(given_up).site(&peers, &url)?, &url)
+            });
+        let newer = heard.into_iter().filter_map(|heard| {
+            self.wanted.haste.note(&heard);
+            let (info, newer) = heard.ok()?;
+            let newer = newer.filter(|newer| info.header.pool_uuid == uuid && newer.age() > roster.age())?;
+            Some(Heard::new(&info, newer))
+        });
+        newer.collect()
     }
 }
 

@@ -7,6 +7,7 @@ use pmof_control::{OpenFor, REPLICAS_MAX, Request, Roster};
 use super::{Failed, Opened, Opening, heard::Heard, release};
 use crate::{
     PoolUrl, ReplicaError,
+    lineage::votes_needed,
     pool::opened::Identity,
     roster::{FoundMember, newest},
 };
@@ -23,15 +24,20 @@ impl Opening {
     /// Opens members that were not named, where others say that they lie, of so many that there are. What is found there instead is left out.
     pub(super) fn open_others(
         &mut self,
-        (others, count): (&[FoundMember], usize),
+        (others, count, have): (&[FoundMember], usize, usize),
         access: OpenFor,
         identity: &mut Option<Identity>,
         question: impl Fn(&PoolUrl, u16) -> Request,
     ) -> (Vec<Opened>, Vec<Failed>) {
         let first = self.urls.len();
         let (mut reached, mut unreached) = (Vec::with_capacity(others.len()), Vec::new());
-        for other in others.iter().take(usize::from(REPLICAS_MAX).saturating_sub(first)) {
-            match self.wanted.reach.site(&mut self.peers, &other.url) {
+        let others: Vec<_> = others.iter().take(usize::from(REPLICAS_MAX).saturating_sub(first)).collect();
+        let enough = self.wanted.haste.enough(votes_needed(count).saturating_sub(have));
+        let urls: Vec<_> = others.iter().map(|other| Arc::clone(&other.url)).collect();
+        let sites = self.wanted.reach.sites(&self.peers, &urls, enough);
+        for (other, site) in others.into_iter().zip(sites) {
+            self.wanted.haste.note(&site);
+            match site {
                 Ok(site) => {
                     self.sites.push((self.urls.len(), site));
                     self.urls.push(Arc::clone(&other.url));

@@ -85,8 +85,8 @@ impl Returns {
 
     /// A connection of its own to where a replica is to be.
     pub(in crate::pool) fn site(&self, url: &PoolUrl) -> Result<Site, ReplicaError> {
-        let mut peers = self.peers.lock().clone();
-        self.reach.site(&mut peers, url)
+        let peers = self.peers.lock().clone();
+        self.reach.site(&peers, url)
     }
 
     pub(in crate::pool) fn identity(&self) -> Identity {

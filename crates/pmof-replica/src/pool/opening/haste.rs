@@ -1,0 +1,41 @@
+//! An opening goes on without those that are silent when enough others have answered, and is tried once more with patience where it fails for want of them.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
+
+use crate::ReplicaError;
+
+/// How long an opening waits for those that are silent.
+#[derive(Clone, Debug, Default)]
+pub(in crate::pool) struct Haste {
+    /// Every one is waited for until its time is over.
+    is_patient: bool,
+    /// Somebody was not waited for.
+    was_hasty: Arc<AtomicBool>,
+}
+
+impl Haste {
+    /// For an opening that failed in haste.
+    pub(in crate::pool) fn patient() -> Self {
+        Self { is_patient: true, ..Self::default() }
+    }
+
+    /// How many answers are enough, where these would be.
+    pub(super) fn enough(&self, answers: usize) -> usize {
+        if self.is_patient { usize::MAX } else { answers }
+    }
+
+    /// Looks at what one said, or did not say.
+    pub(super) fn note<T>(&self, answer: &Result<T, ReplicaError>) {
+        if !self.is_patient && matches!(answer, Err(ReplicaError::TimedOut { .. })) {
+            self.was_hasty.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether patience may help.
+    pub(in crate::pool) fn was_hasty(&self) -> bool {
+        self.was_hasty.load(Ordering::Relaxed)
+    }
+}
