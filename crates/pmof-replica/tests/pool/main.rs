@@ -31,6 +31,7 @@ mod returns;
 mod rosters;
 mod rotten_states;
 mod scrub;
+mod silent;
 mod slow;
 mod spares;
 mod stopped;

@@ -79,7 +79,7 @@ impl Relay {
     }
 
     /// Nothing comes through any more.
-    fn hang(&self) {
+    pub(crate) fn hang(&self) {
         self.set_late(NEVER_MS);
     }
 
