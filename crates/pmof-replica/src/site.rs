@@ -5,6 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use pmof_access::ConnectionError;
 use pmof_control::{FailureDomain, PoolName, PoolRefusal, Reply, Request};
 use pmof_target::LocalTarget;
 
@@ -80,6 +81,14 @@ impl Site {
         match asked.and_then(|asked| self.answer(asked)) {
             Ok(Reply::Domain(domain)) => domain,
             _ => None,
+        }
+    }
+
+    /// Why the connection has ended, if there was one and it has.
+    pub(crate) fn why_ended(&self) -> Option<ConnectionError> {
+        match self {
+            Self::Target(target) => target.why_ended(),
+            Self::Here(_) => None,
         }
     }
 

@@ -9,7 +9,7 @@ use std::{
 };
 
 use pmof_access::{
-    Access, Address, CompletionQueue, ConnectOptions, Connection, Durability, Medium, Method, OperationError, Outcome,
+    Access, Address, CompletionQueue, ConnectOptions, Connection, ConnectionError, Durability, Medium, Method, OperationError, Outcome,
     Peer, PostError, Region, RemoteRegion, Signal, Ticket, Traffic,
 };
 use pmof_bootstrap::{Nonces, Prover, Secret, SshSession, random};
@@ -115,6 +115,13 @@ impl TargetConnection {
     /// What the connection has moved.
     pub(crate) fn traffic(&self) -> Traffic {
         self.connection.traffic()
+    }
+
+    /// Why the connection has ended, if it has: also where nothing is under way on it, which would tell.
+    pub(crate) fn why_ended(&self) -> Option<ConnectionError> {
+        // Looks at what the other side has sent, or that it has gone.
+        let _ = self.connection.next_event(Duration::ZERO);
+        self.connection.ended()
     }
 
     /// Ends the connection; whoever waits on it is told.

@@ -249,6 +249,13 @@ impl Control {
         why
     }
 
+    /// Takes the replica out of use if its target has gone: of one that nothing is asked of for a while nothing else tells.
+    pub(crate) fn look(&self) {
+        if let Some(why) = self.site.why_ended() {
+            drop(self.fail(ReplicaError::Ended(why)));
+        }
+    }
+
     /// Takes the replica out of use for a reason that somebody was told.
     pub(crate) fn fail_for(&self, why: Arc<ReplicaError>) {
         self.standing.fail_for(why);

@@ -255,6 +255,7 @@ impl Returns {
             let Some(shared) = pool.upgrade() else { return };
             let Ok(open) = shared.hold() else { return };
             self.learn_boots(&open);
+            open.members.iter().filter_map(|member| member.control()).for_each(Control::look);
             self.attend(pool, &shared.events, &open);
             self.look_for_spares(&shared, &open);
             shared.tell_status(&open);
