@@ -9,8 +9,8 @@ use std::{
 };
 
 use pmof_access::{
-    Access, Address, CompletionQueue, ConnectOptions, Connection, ConnectionError, Durability, Medium, Method, OperationError, Outcome,
-    Peer, PostError, Region, RemoteRegion, Signal, Ticket, Traffic,
+    Access, Address, CompletionQueue, ConnectOptions, Connection, ConnectionError, Durability, Medium, Method,
+    OperationError, Outcome, Peer, PostError, Region, RemoteRegion, Signal, Ticket, Traffic,
 };
 use pmof_bootstrap::{Nonces, Prover, Secret, SshSession, random};
 use pmof_control::{MAX_MESSAGE_BYTES, PoolName, PoolRefusal, Reply, Request};

@@ -87,17 +87,18 @@ const MEMCHECK_RUN: Run = Run {
     ..PLAIN
 };
 
+/// Without what of them runs.
+const EXAMPLES: Run = Run { package: "pmof", target: "examples", environment: "PMOF_EXAMPLES=/host/bin", ..PLAIN };
+
 /// All but the conformance suite.
 const RUNS: &[Run] = &[
     // First: they write to no device-DAX on which others have left something. What is typed wrongly, and pools over tcp, are no matter
     // of devices.
     Run {
         what: "examples, verbs, every medium",
-        package: "pmof",
-        target: "examples",
-        environment: "PMOF_EXAMPLES=/host/bin",
-        tests: "--skip wrong:: --skip pools::",
-        ..PLAIN
+        // Those that are killed are it over tcp in every run, and over verbs in a soak: pools over verbs have targets killed in `pools`.
+        tests: "--skip wrong:: --skip pools:: --skip killed::",
+        ..EXAMPLES
     },
     Run {
         what: "bindings",
@@ -235,6 +236,7 @@ const NOT_OF_LINKS: &str = "--skip rds_cuts";
 
 /// What every run leaves out.
 const SOAK: &[Run] = &[
+    Run { what: "examples that are killed, verbs, every medium", tests: "killed::", ..EXAMPLES },
     Run { what: "a thousand connections under memcheck", environment: "PMOF_VERBS_CYCLES=1000", ..MEMCHECK_RUN },
     Run { what: "verbs, devdax, all of media", environment: DEVDAX, tests: OF_MEDIA, ..PLAIN },
     Run { what: "verbs, fsdax, all of media", environment: FSDAX, tests: OF_MEDIA, ..PLAIN },
@@ -254,11 +256,7 @@ pub(super) fn run(testbed: &Testbed, report: &mut Report) -> Result<()> {
         "every structure is laid out as in the headers of rdma-core",
         layout("pmof-verbs-sys", "PMOF_RDMA_HEADERS", testbed),
     );
-    // `cargo test --examples` would build the tests of examples.
-    let examples = build(testbed.workspace(), ["build", "--examples"])?;
-    let examples = examples.iter().map(|(_, file)| file).filter(|file| is_example(file));
-    let machine = examples.fold(machine(testbed, "devices: "), |machine, example| machine.bring(example));
-    run_in(testbed, machine, RUNS, report)
+    run_in(testbed, with_examples(testbed, "devices: ")?, RUNS, report)
 }
 
 /// The conformance suite of the access layer.
@@ -294,7 +292,15 @@ pub(super) fn run_libfabric_soak(testbed: &Testbed, report: &mut Report) -> Resu
 
 /// What [`run`] and [`run_conformance`] leave out.
 pub(super) fn run_soak(testbed: &Testbed, report: &mut Report) -> Result<()> {
-    run_in(testbed, machine(testbed, "devices-soak: "), SOAK, report)
+    run_in(testbed, with_examples(testbed, "devices-soak: ")?, SOAK, report)
+}
+
+/// A machine to which the examples are brought.
+fn with_examples<'a>(testbed: &'a Testbed, prefix: &'static str) -> Result<Machine<'a>> {
+    // `cargo test --examples` would build the tests of examples.
+    let examples = build(testbed.workspace(), ["build", "--examples"])?;
+    let examples = examples.iter().map(|(_, file)| file).filter(|file| is_example(file));
+    Ok(examples.fold(machine(testbed, prefix), |machine, example| machine.bring(example)))
 }
 
 fn machine<'a>(testbed: &'a Testbed, prefix: &'static str) -> Machine<'a> {
