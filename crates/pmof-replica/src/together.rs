@@ -22,7 +22,7 @@ pub(crate) const SSH_GRACE: Duration = Duration::from_secs(3);
 const GRACE_TIMES: u32 = 3;
 
 /// Asks all of these places at once, each on a thread of the library. Waits until all have answered, or, once `enough` have without an error, for a grace more.
-/// Those that are silent until then have [`TimedOut`](ReplicaError::TimedOut), and the flag that `ask` was given is set for them; what they answer later is dropped.
+/// Those that are silent until then have [`Silent`](ReplicaError::Silent), and the flag that `ask` was given is set for them; what they answer later is dropped.
 pub(crate) fn together<P, T>(
     places: Vec<P>,
     (enough, grace): (usize, Duration),
@@ -64,6 +64,6 @@ where
         left -= 1;
     }
     given_up.store(true, Ordering::Relaxed);
-    let timeout_ms = began.elapsed().as_millis() as u64;
-    answers.into_iter().map(|answer| answer.unwrap_or(Err(ReplicaError::TimedOut { timeout_ms }))).collect()
+    let waited_ms = began.elapsed().as_millis() as u64;
+    answers.into_iter().map(|answer| answer.unwrap_or(Err(ReplicaError::Silent { waited_ms }))).collect()
 }

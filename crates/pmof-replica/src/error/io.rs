@@ -59,7 +59,9 @@ fn kind_of(error: &PoolError) -> io::ErrorKind {
 fn of_replica(why: &ReplicaError) -> io::ErrorKind {
     use io::ErrorKind as Kind;
     match why {
-        ReplicaError::TimedOut { .. } | ReplicaError::Connect(ConnectError::TimedOut { .. }) => Kind::TimedOut,
+        ReplicaError::TimedOut { .. }
+        | ReplicaError::Silent { .. }
+        | ReplicaError::Connect(ConnectError::TimedOut { .. }) => Kind::TimedOut,
         ReplicaError::NotDurable { .. } => Kind::Unsupported,
         ReplicaError::Memory(error) => of_memory(error),
         ReplicaError::PointsDamaged | ReplicaError::Differs { .. } => Kind::InvalidData,

@@ -18,7 +18,7 @@ fn one_that_is_silent_is_waited_for_no_longer_than_the_grace() {
         Ok(place)
     });
     assert!(began.elapsed() < LONG, "it is never waited for");
-    let silent = |answer: &Result<i32, ReplicaError>| matches!(answer, Err(ReplicaError::TimedOut { timeout_ms }) if *timeout_ms >= 300);
+    let silent = |answer: &Result<i32, ReplicaError>| matches!(answer, Err(ReplicaError::Silent { waited_ms }) if *waited_ms >= 300);
     assert_eq!(answers.iter().map(silent).collect::<Vec<_>>(), [false, false, true, false, false]);
     drop(open);
 }

@@ -29,7 +29,7 @@ impl Haste {
 
     /// Looks at what one said, or did not say.
     pub(super) fn note<T>(&self, answer: &Result<T, ReplicaError>) {
-        if !self.is_patient && matches!(answer, Err(ReplicaError::TimedOut { .. })) {
+        if !self.is_patient && matches!(answer, Err(ReplicaError::Silent { .. })) {
             self.was_hasty.store(true, Ordering::Relaxed);
         }
     }
