@@ -3,7 +3,7 @@
 use std::{
     net::IpAddr,
     sync::{Arc, atomic::AtomicBool},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use pmof_access::{
@@ -69,9 +69,14 @@ impl Reach {
     }
 
     /// Where a pool is asked for, of several places at once: those that are still silent when `enough` have been reached are not waited for ([`together`]).
-    pub(crate) fn sites(&self, peers: &Peers, urls: &[Arc<PoolUrl>], enough: usize) -> Vec<Result<Site, ReplicaError>> {
+    pub(crate) fn sites(
+        &self,
+        peers: &Peers,
+        urls: &[Arc<PoolUrl>],
+        (enough, grace): (usize, Duration),
+    ) -> Vec<Result<Site, ReplicaError>> {
         let (reach, peers) = (self.clone(), peers.clone());
-        together(urls.to_vec(), (enough, grace(urls)), move |url: Arc<PoolUrl>, given_up| {
+        together(urls.to_vec(), (enough, grace), move |url: Arc<PoolUrl>, given_up| {
             reach.until(given_up).site(&peers, &url)
         })
     }
@@ -163,6 +168,11 @@ impl Reach {
 /// How much longer than those that are enough the others may take, of these places.
 pub(crate) fn grace(urls: &[Arc<PoolUrl>]) -> Duration {
     if urls.iter().any(|url| matches!(url.target, TargetUrl::Ssh(_))) { SSH_GRACE } else { GRACE }
+}
+
+/// The same of places that others know of; `began`: when the first were asked, for on a busy machine all take longer.
+pub(crate) fn grace_since(began: Instant, urls: &[Arc<PoolUrl>]) -> Duration {
+    grace(urls).max(began.elapsed() * 3)
 }
 
 /// This process, for people who look at a target for who writes.

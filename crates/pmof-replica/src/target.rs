@@ -76,7 +76,7 @@ impl TargetConnection {
         if self.session.is_some() {
             return None;
         }
-        let options = self.options.clone().timeout(HOLDER_WAIT).loss_timeout(HOLDER_WAIT);
+        let options = self.options.clone().timeout(HOLDER_WAIT).loss_timeout(HOLDER_WAIT).give_up(None);
         let asking = Self::open(&self.peer, self.connection.queue(), &self.address, &options, HOLDER_WAIT).ok()?;
         match asking.ask(&Request::Info { name: name.clone() }) {
             Ok(Reply::Info(info)) => info.open_by,
@@ -121,7 +121,8 @@ impl TargetConnection {
     pub(crate) fn why_ended(&self) -> Option<ConnectionError> {
         // Looks at what the other side has sent, or that it has gone.
         let _ = self.connection.next_event(Duration::ZERO);
-        self.connection.ended()
+        // Where this side ended it, another thread says why.
+        self.connection.ended().filter(|why| !matches!(why, ConnectionError::ClosedHere))
     }
 
     /// Ends the connection; whoever waits on it is told.

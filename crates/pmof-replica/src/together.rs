@@ -6,10 +6,13 @@ use std::{
         atomic::{AtomicBool, Ordering},
         mpsc::{self, RecvTimeoutError},
     },
+    thread,
     time::{Duration, Instant},
 };
 
-use crate::{ReplicaError, background::Background};
+use parking_lot::Mutex;
+
+use crate::ReplicaError;
 
 #[cfg(test)]
 mod tests;
@@ -21,8 +24,9 @@ pub(crate) const SSH_GRACE: Duration = Duration::from_secs(3);
 /// Where it is more, as on a busy machine: so many times what enough have taken.
 const GRACE_TIMES: u32 = 3;
 
-/// Asks all of these places at once, each on a thread of the library. Waits until all have answered, or, once `enough` have without an error, for a grace more.
-/// Those that are silent until then have [`Silent`](ReplicaError::Silent), and the flag that `ask` was given is set for them; what they answer later is dropped.
+/// Asks all of these places at once, each on a thread of its own. Waits until all have answered, or, once `enough` have without an error, for a grace more.
+/// Those that are silent until then have [`Silent`](ReplicaError::Silent), and the flag that `ask` was given is set for them; what they answer later is dropped. So `ask`
+/// changes nothing there: it connects and looks.
 pub(crate) fn together<P, T>(
     places: Vec<P>,
     (enough, grace): (usize, Duration),
@@ -32,20 +36,28 @@ where
     P: Send + 'static,
     T: Send + 'static,
 {
-    let given_up = Arc::new(AtomicBool::new(false));
     let (count, began) = (places.len(), Instant::now());
-    if count == 1 {
-        return places.into_iter().map(|place| ask(place, &given_up)).collect();
-    }
+    let given_up: Vec<_> = places.iter().map(|_| Arc::new(AtomicBool::new(false))).collect();
     let (tell, told) = mpsc::channel();
     let ask = Arc::new(ask);
     for (at, place) in places.into_iter().enumerate() {
-        let (ask, given_up, tell) = (Arc::clone(&ask), Arc::clone(&given_up), tell.clone());
-        // Dropped, it goes on.
-        drop(Background::run(move || {
-            // The one that asked may have gone on.
-            let _ = tell.send((at, ask(place, &given_up)));
-        }));
+        let (ask, given_up, tell) = (Arc::clone(&ask), Arc::clone(&given_up[at]), tell.clone());
+        // Where there is no thread for it, it is asked before the next.
+        let place = Arc::new(Mutex::new(Some(place)));
+        let act = {
+            let place = Arc::clone(&place);
+            move || {
+                let Some(place) = place.lock().take() else { return };
+                // The one that asked may have gone on.
+                let _ = tell.send((at, ask(place, &given_up)));
+            }
+        };
+        if count == 1 {
+            act();
+        } else if let Err(error) = thread::Builder::new().name("pmof-pool-ask".to_owned()).spawn(act.clone()) {
+            log::warn!("no thread to ask a replica could be started: {error}");
+            act();
+        }
     }
     drop(tell);
     let mut answers: Vec<Option<Result<T, ReplicaError>>> = (0..count).map(|_| None).collect();
@@ -63,7 +75,8 @@ where
         answers[at] = Some(answer);
         left -= 1;
     }
-    given_up.store(true, Ordering::Relaxed);
+    let silent = answers.iter().zip(&given_up).filter(|(answer, _)| answer.is_none());
+    silent.for_each(|(_, given_up)| given_up.store(true, Ordering::Relaxed));
     let waited_ms = began.elapsed().as_millis() as u64;
     answers.into_iter().map(|answer| answer.unwrap_or(Err(ReplicaError::Silent { waited_ms }))).collect()
 }

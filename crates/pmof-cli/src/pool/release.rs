@@ -88,12 +88,15 @@ fn others(named: &[PoolUrl], connect: ConnectArgs) -> BTreeSet<String> {
             std::iter::once(url).chain(rest).fold(connect.pools(), |options, url| options.replica(url.to_string()));
         // What cannot be asked is told of when it is released.
         let Ok(PoolMembers { members, .. }) = options.members() else { continue };
-        let is_of_it = |member: &&MemberStatus| !matches!(member.state, MemberState::Foreign(_));
+        let is_of_it = |member: &&MemberStatus| !matches!(member.state, MemberState::Foreign(_) | MemberState::Lost(_));
         let of_it = members.iter().filter(is_of_it).filter_map(|member| member.replica.as_ref()?.url());
         known.extend(of_it.map(ToString::to_string));
         let unnamed = || members.iter().skip(named.len());
         let has_data = |member: &MemberStatus| {
-            matches!(member.state, MemberState::InSync | MemberState::Syncing | MemberState::Behind(_))
+            matches!(
+                member.state,
+                MemberState::InSync | MemberState::Syncing | MemberState::Behind(_) | MemberState::Lost(_)
+            ) && !member.is_witness
         };
         if unnamed().any(has_data) {
             continue;

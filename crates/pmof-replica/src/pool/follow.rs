@@ -20,7 +20,7 @@ use super::{
     BeforeRead, Open, Shared,
     format::{self, Upkeep},
     opened::place,
-    opening::{Opening, Wanted},
+    opening::{Opening, Wanted, in_haste},
 };
 use crate::{PoolError, PoolUrl, ReplicaError, site::Site};
 
@@ -134,9 +134,11 @@ impl Follow {
     }
 
     fn open_anew(&self, urls: &[Arc<PoolUrl>], old: &Open) -> Result<(Open, Seen), PoolError> {
-        let (mut fresh, upkeep) = open_reading(|| {
-            let opening = Opening::connect(self.wanted.clone(), urls.to_vec(), false)?;
-            format::open_replicas(opening, OpenFor::Read)
+        let (mut fresh, upkeep) = in_haste(|haste| {
+            open_reading(|| {
+                let wanted = self.wanted.clone().with_haste(haste.clone());
+                format::open_replicas(Opening::connect(wanted, urls.to_vec(), false)?, OpenFor::Read)
+            })
         })?;
         let (facts, found) = (&old.facts, &fresh.facts);
         if (facts.uuid, facts.size_bytes) != (found.uuid, found.size_bytes) {

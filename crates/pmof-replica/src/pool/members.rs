@@ -1,6 +1,6 @@
 //! Which members a pool has and in which states they are, found out without opening it for writing.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use pmof_control::{ConsistencyPoint, FailureDomain, Forced, PoolInfo, Reply, Request, Role, Roster, WriterStatus};
 use uuid::Uuid;
@@ -17,7 +17,7 @@ use crate::{
     follower::seen,
     lineage::{Agreement, Apart, Found, agree, quorum, votes_needed},
     peers::Peers,
-    reach::{Reach, grace},
+    reach::{Reach, grace_since},
     roster::{FoundMember, elsewhere, lacks, newest, spares_elsewhere},
     together::together,
 };
@@ -133,10 +133,18 @@ struct Answer {
     domain: Option<FailureDomain>,
 }
 
-/// Asks those that are named, and the members that they name.
-pub(super) fn survey(reach: &Reach, named: &[Arc<PoolUrl>]) -> Result<PoolMembers, PoolError> {
+/// Asks those that are named, and the members that they name. `is_patient`: all are waited for, because something is done by what is found.
+pub(super) fn survey(reach: &Reach, named: &[Arc<PoolUrl>], is_patient: bool) -> Result<PoolMembers, PoolError> {
+    let began = Instant::now();
+    // Those that are found by others have longer where those that were named took long.
+    let enough = |answers: usize| if is_patient { usize::MAX } else { answers };
     let peers = reach.peers();
-    let mut answers = ask_all(reach, &peers, named.iter().map(|url| (Arc::clone(url), None)), named.len().div_ceil(2));
+    let mut answers = ask_all(
+        reach,
+        &peers,
+        named.iter().map(|url| (Arc::clone(url), None)),
+        (enough(named.len().div_ceil(2)), began),
+    );
     if let Some(roster) = roster(&answers).cloned() {
         copies::find(reach, &peers, &roster, &mut answers);
     }
@@ -148,10 +156,10 @@ pub(super) fn survey(reach: &Reach, named: &[Arc<PoolUrl>]) -> Result<PoolMember
         }
         let others = elsewhere(&roster, &found(&answers), &asked(&answers));
         let others = others.into_iter().map(|other| (Arc::clone(&other.url), Some(other)));
-        answers.extend(ask_all(reach, &peers, others, 0));
+        answers.extend(ask_all(reach, &peers, others, (enough(0), began)));
         if lacks(&roster, &found(&answers)) {
             let spares = spares_elsewhere(&roster, &asked(&answers));
-            let asked = ask_all(reach, &peers, spares.into_iter().map(|url| (url, None)), 0);
+            let asked = ask_all(reach, &peers, spares.into_iter().map(|url| (url, None)), (enough(0), began));
             answers.extend(asked.into_iter().map(|asked| Answer { may_be_none: true, ..asked }));
         }
         if let Some(uuid) = first(&answers).map(|first| first.header.pool_uuid) {
@@ -236,11 +244,11 @@ fn ask_all(
     reach: &Reach,
     peers: &Peers,
     places: impl Iterator<Item = (Arc<PoolUrl>, Option<FoundMember>)>,
-    enough: usize,
+    (enough, began): (usize, Instant),
 ) -> Vec<Answer> {
     let (urls, wanted): (Vec<_>, Vec<_>) = places.unzip();
     let (reach, peers) = (reach.clone(), peers.clone());
-    let answers = together(urls.clone(), (enough, grace(&urls)), move |url: Arc<PoolUrl>, given_up| {
+    let answers = together(urls.clone(), (enough, grace_since(began, &urls)), move |url: Arc<PoolUrl>, given_up| {
         asked_there(&reach.until(given_up), &peers, &url)
     });
     urls.iter().zip(wanted).zip(answers).map(|((url, wanted), asked)| Answer::of(url, wanted, asked)).collect()

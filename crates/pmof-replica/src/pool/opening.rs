@@ -28,11 +28,11 @@ use crate::{
     PoolError, PoolUrl, ReplicaError,
     domain::{distinct, numbered},
     electorate::{Electorate, Word},
-    lineage::{Agreement, Apart, Base, Found, agree, votes_needed},
+    lineage::{Agreement, Apart, Base, Found, agree, quorum, votes_needed},
     outbox::LagBound,
     pages::PageMap,
     peers::Peers,
-    reach::Reach,
+    reach::{Reach, grace},
     roster::{FoundMember, elsewhere},
     site::Site,
     view::Positions,
@@ -49,7 +49,7 @@ mod reachable;
 mod replicas;
 mod witnesses;
 
-pub(super) use haste::Haste;
+pub(super) use haste::{Haste, in_haste};
 pub(super) use replicas::NativeReplicas;
 use replicas::Origin;
 
@@ -84,6 +84,19 @@ pub(super) struct Wanted {
     pub(super) keep: KeepPoints,
     pub(super) reach: Reach,
     pub(super) haste: Haste,
+}
+
+impl Wanted {
+    /// The same; where fewer replicas than are safe will do, none is left out that would have answered.
+    pub(super) fn with_haste(self, haste: Haste) -> Self {
+        let haste = if self.min_replicas.is_some() { Haste::patient() } else { haste };
+        Self { haste, ..self }
+    }
+
+    /// Replicas that must have what is acknowledged.
+    fn least(&self) -> usize {
+        AckTerms::new(self.acknowledge, self.slow_after, self.reach.loss_timeout).least()
+    }
 }
 
 /// Connections to the targets of a pool that is being made or opened.
@@ -142,8 +155,9 @@ impl Opening {
         let (peers, began) = (wanted.reach.peers(), Instant::now());
         let (mut sites, mut left_out) = (Vec::with_capacity(urls.len()), Vec::new());
         // One that is made is made everywhere, or not at all.
-        let enough = if is_new { urls.len() } else { wanted.haste.enough(votes_of_named(urls.len())) };
-        for (position, site) in wanted.reach.sites(&peers, &urls, enough).into_iter().enumerate() {
+        let enough =
+            if is_new { urls.len() } else { wanted.haste.enough(votes_of_named(urls.len()).max(wanted.least())) };
+        for (position, site) in wanted.reach.sites(&peers, &urls, (enough, grace(&urls))).into_iter().enumerate() {
             let url = &urls[position];
             wanted.haste.note(&site);
             match site {
@@ -576,9 +590,9 @@ impl Open {
     }
 }
 
-/// How many that were named are enough to go on with, which may be of a pool that has more.
+/// How many that were named are enough to go on with, which may be of a pool that has more: they open it, and confirm an epoch.
 fn votes_of_named(named: usize) -> usize {
-    votes_needed(named.max(1)).min(named.saturating_sub(1)).max(1)
+    votes_needed(named.max(1)).max(quorum(named)).min(named.saturating_sub(1)).max(1)
 }
 
 /// How those in sync were found. `is_clean`: all of them were closed in order.

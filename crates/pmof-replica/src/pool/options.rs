@@ -16,8 +16,8 @@ use super::{
     follow::{READ_ATTEMPTS, READ_PAUSE, open_reading},
     followers::KeepPoints,
     format,
-    members::{PoolMembers, survey},
-    opening::{Haste, New, NewNative, Opening, Wanted, contention::chance, failed, millis},
+    members::{MemberState, MemberStatus, PoolMembers, survey},
+    opening::{Haste, New, NewNative, Opening, Wanted, contention::chance, failed, in_haste, millis},
     unfinished,
 };
 use crate::{
@@ -403,25 +403,40 @@ impl PoolOptions {
         })
     }
 
-    /// Takes the pool away from its writer on every replica, as [`take_over`](Self::take_over) says, and leaves it to whoever opens it next: that opening
-    /// compares the replicas, since nobody closed the pool in order. Of a pool that nobody writes nothing is changed. Tells of each replica who had it; all are asked at once, and those that are
-    /// silent when most have answered are not waited for.
+    /// Takes the pool away from its writer on every replica, as [`take_over`](Self::take_over) says, and leaves it to the next program that opens it: that opening
+    /// compares the replicas, since the pool was not closed in order. A replica without a writer stays as it is. Returns for each replica which writer had it. All are asked at once; one that
+    /// is silent when half of them have answered is not waited for, and nothing is taken there. A replica that refuses does not keep the others from being taken.
     ///
     /// # Errors
-    /// Options that contradict each other. Of each replica: that it refuses, or does not answer; the others are free then, and their writer has lost them.
+    /// Options that contradict each other. Of each replica: that it refuses, or does not answer; a writer loses the pool where one replica is taken from it.
     pub fn release(&self) -> Result<Vec<Result<Option<String>, PoolError>>, PoolError> {
         let silent_ms = millis(self.take_over.unwrap_or_default());
         let require = self.require.unwrap_or(Durability::Visible);
-        self.ask_all(move |site, url| {
-            let name = url.name.clone();
-            let Reply::Info(info) = site.ask_when_free(&Request::Info { name: name.clone() })? else {
-                return Err(ReplicaError::Unexpected);
-            };
+        let urls = self.urls()?;
+        let found =
+            self.ask_all(|site, url| match site.ask_when_free(&Request::Info { name: url.name.clone() })? {
+                Reply::Info(info) => Ok((site.clone(), info.open_by)),
+                _ => Err(ReplicaError::Unexpected),
+            })?;
+        let (mut outcomes, mut places, mut reached) = (Vec::with_capacity(urls.len()), Vec::new(), Vec::new());
+        for (at, (found, url)) in found.into_iter().zip(urls).enumerate() {
+            outcomes.push(found.map(|(site, open_by)| {
+                places.push((at, Arc::clone(&url)));
+                reached.push((site, url.name.clone(), open_by));
+                None
+            }));
+        }
+        // Those that have answered are waited for: what is asked of them changes something.
+        let taken = together(reached, (usize::MAX, Duration::ZERO), move |(site, name, open_by): (Site, _, _), _| {
             site.ask_when_free(&Request::TakeOver { name, require, silent_ms, claim: Claim::None })?;
             // It stays as its writer left it.
             site.ask(&Request::Close { in_order: false })?;
-            Ok(info.open_by)
-        })
+            Ok(open_by)
+        });
+        for ((at, url), taken) in places.into_iter().zip(taken) {
+            outcomes[at] = taken.map_err(|error| failed(&url, error));
+        }
+        Ok(outcomes)
     }
 
     /// Opens the pool for writing, or makes it of `size_bytes` zeros where no replica has it. A pool that is there must have that size. Where some replicas have it and others do not, this is an opening: those that have it are opened if they are enough, and the
@@ -499,7 +514,12 @@ impl PoolOptions {
         let urls = self.urls()?;
         let mut attempts = 1..=READ_ATTEMPTS;
         loop {
-            let members = survey(&self.reach, &urls)?;
+            let mut members = survey(&self.reach, &urls, false)?;
+            let is_silent = |member: &MemberStatus| matches!(&member.state, MemberState::Lost(why) if matches!(**why, ReplicaError::Silent { .. }));
+            // Too few to say more: those that were not waited for may be what is missing.
+            if members.losses_survived.is_none() && members.members.iter().any(is_silent) {
+                members = survey(&self.reach, &urls, true)?;
+            }
             // A writer that changes the epoch just now has told some members and not yet the others.
             if members.losses_survived.is_some() || members.writer.is_none() || attempts.next().is_none() {
                 return Ok(members);
@@ -578,9 +598,9 @@ impl PoolOptions {
             lag: self.lag.0,
             keep: self.keep,
             reach: self.reach.clone(),
-            haste,
+            haste: Haste::default(),
         };
-        Opening::connect(wanted, urls, is_new)
+        Opening::connect(wanted.with_haste(haste), urls, is_new)
     }
 
     pub(super) fn durability(&self) -> Result<Durability, PoolError> {
@@ -610,13 +630,4 @@ fn parsed(texts: &[String]) -> Result<Vec<Arc<PoolUrl>>, PoolError> {
         urls.push(url);
     }
     if urls.is_empty() { Err(PoolError::NoReplicas) } else { Ok(urls) }
-}
-
-/// Opens without waiting for those that are silent, and where that fails for whatever reason, once more with them.
-fn in_haste(open: impl Fn(Haste) -> Result<Pool, PoolError>) -> Result<Pool, PoolError> {
-    let haste = Haste::default();
-    match open(haste.clone()) {
-        Err(error) if haste.was_hasty() && !error.is_busy() => open(Haste::patient()),
-        outcome => outcome,
-    }
 }

@@ -137,7 +137,7 @@ impl PoolOptions {
     /// Those of [`members`](Self::members). What one member does not tell is no error but a [result](MemberPoints::points).
     pub fn points(&self) -> Result<Vec<MemberPoints>, PoolError> {
         let named = self.urls()?;
-        let found = survey(&self.reach, &named)?;
+        let found = survey(&self.reach, &named, true)?;
         let of = |url: &Arc<PoolUrl>| {
             let index =
                 Reading::with_points(&self.reach, url, found.pool_uuid, None).and_then(|reading| index_of(&reading));
@@ -153,7 +153,7 @@ impl PoolOptions {
     /// [`PoolError::NoPoint`] where no member keeps it; those of [`members`](Self::members).
     pub fn open_at_point(&self, point: &str) -> Result<Pool, PoolError> {
         let named = self.urls()?;
-        let found = survey(&self.reach, &named)?;
+        let found = survey(&self.reach, &named, true)?;
         let mut replicas = Vec::new();
         for url in asynchronous(&found, &named) {
             let opened = self.member_at(&url, &found, |index| find(index, point));
@@ -171,7 +171,7 @@ impl PoolOptions {
     /// As [`open_at_point`](Self::open_at_point).
     pub fn open_at_newest_point(&self) -> Result<Pool, PoolError> {
         let named = self.urls()?;
-        let found = survey(&self.reach, &named)?;
+        let found = survey(&self.reach, &named, true)?;
         let (mut newest, mut replicas) = (None, Vec::new());
         for url in asynchronous(&found, &named) {
             let index = Reading::with_points(&self.reach, &url, found.pool_uuid, None);
@@ -206,7 +206,7 @@ impl PoolOptions {
     pub fn roll_back(&self, point: &str) -> Result<Rollback, RollbackError> {
         let urls = self.urls()?;
         let [url] = &urls[..] else { return Err(RollbackError::NotOne { named: urls.len() }) };
-        let writer = survey(&self.reach, &urls)?.writer.filter(|_| self.take_over_after().is_none());
+        let writer = survey(&self.reach, &urls, true)?.writer.filter(|_| self.take_over_after().is_none());
         if let Some(writer) = writer {
             return Err(RollbackError::Written { writer });
         }

@@ -7,7 +7,7 @@ const LONG: Duration = Duration::from_secs(60);
 #[test]
 fn one_that_is_silent_is_waited_for_no_longer_than_the_grace() {
     let (open, closed) = mpsc::channel::<()>();
-    let closed = parking_lot::Mutex::new(closed);
+    let closed = Mutex::new(closed);
     let began = Instant::now();
     let answers = together(vec![0, 1, 2, 3, 4], (3, GRACE), move |place, given_up| {
         if place == 2 {
@@ -26,7 +26,7 @@ fn one_that_is_silent_is_waited_for_no_longer_than_the_grace() {
 #[test]
 fn all_are_waited_for_where_too_few_have_answered() {
     let (open, closed) = mpsc::channel::<()>();
-    let closed = parking_lot::Mutex::new(closed);
+    let closed = Mutex::new(closed);
     let later = thread::spawn(move || {
         thread::sleep(GRACE * 2);
         drop(open);

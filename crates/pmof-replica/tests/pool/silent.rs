@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use pmof_replica::{MemberState, Pool, PoolOptions};
+use pmof_replica::{Acknowledge, MemberState, Pool, PoolOptions};
 
 use crate::{
     slow::Relay,
@@ -90,6 +90,36 @@ fn those_that_are_found_by_others_are_not_waited_for_either() {
     let named = urls(&targets[1..2]);
     relays[3..].iter().for_each(Relay::hang);
     let pool = in_time(|| options(&named).connect_timeout(LONG).open()).unwrap();
+    assert_eq!(pool.persist(0, b"more").unwrap().replicas.len(), 3);
+}
+
+/// Opens in another thread while some are silent, which are waited for; then they are not any more.
+#[track_caller]
+fn waited_for<const N: usize>(targets: &Targets<N>, silent: &[usize], options: PoolOptions) -> Pool {
+    targets.silence(silent);
+    let opening = std::thread::spawn(move || options.open());
+    // Longer than anyone is waited for without need.
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(!opening.is_finished());
+    for at in silent {
+        targets.relays[*at].set_late(0);
+    }
+    opening.join().unwrap().unwrap()
+}
+
+/// With as few replicas as an operator asks for, one that would have answered may have more than these.
+#[test]
+fn where_fewer_than_are_safe_will_do_all_are_waited_for() {
+    let two = Targets::<2>::start(b"here");
+    let pool = waited_for(&two, &[1], two.options().min_replicas(1));
+    assert!(pool.left_out().is_empty());
+    assert_eq!(pool.persist(0, b"more").unwrap().replicas.len(), 2);
+}
+
+#[test]
+fn as_many_as_acknowledge_are_waited_for() {
+    let three = Targets::<3>::start(b"here");
+    let pool = waited_for(&three, &[2], three.options().acknowledge(Acknowledge::AtLeast(3)));
     assert_eq!(pool.persist(0, b"more").unwrap().replicas.len(), 3);
 }
 

@@ -14,7 +14,7 @@ use pmof_target::{Service, ServiceOptions, StoreOptions};
 use tempfile::TempDir;
 use uuid::Uuid;
 
-use crate::support::{LONG, RawInitiator, assert_refused, of_replica, options, read};
+use crate::support::{self, LONG, RawInitiator, assert_refused, of_replica, options, read};
 
 const POOL_BYTES: u64 = 1 << 20;
 /// So much that it takes a disk a while.
@@ -156,6 +156,20 @@ fn a_fenced_writer_is_not_told_its_own_name() {
         let Some(ReplicaError::Fenced { successor }) = error.replica_error() else { panic!("{error:?}") };
         assert_ne!(Some(successor), holders[0].as_ref().unwrap().as_ref(), "the successor is another one");
     }
+}
+
+/// Of a pool of several replicas, which are reached at once.
+#[test]
+fn the_successor_of_a_fenced_writer_is_named() {
+    let targets = [(); 2].map(|()| support::Target::start());
+    let urls = support::urls(&targets);
+    let old = options(&urls).create(POOL_BYTES).unwrap();
+    old.close().unwrap();
+    let old = options(&urls).open().unwrap();
+    old.persist(0, b"old").unwrap();
+    let _new = options(&urls).take_over(Duration::ZERO).open().unwrap();
+    let error = old.persist(0, b"late").unwrap_err().to_string();
+    assert!(error.contains("the initiator at 127.0.0.1:") && error.contains("of user "), "{error}");
 }
 
 #[test]

@@ -5,19 +5,19 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use crate::ReplicaError;
+use crate::{PoolError, ReplicaError};
 
 /// How long an opening waits for those that are silent.
 #[derive(Clone, Debug, Default)]
 pub(in crate::pool) struct Haste {
-    /// Every one is waited for until its time is over.
+    /// Each replica is waited for until its time is over.
     is_patient: bool,
-    /// Somebody was not waited for.
+    /// A replica was not waited for.
     was_hasty: Arc<AtomicBool>,
 }
 
 impl Haste {
-    /// For an opening that failed in haste.
+    /// For an opening that failed in haste, or that no rule corrects: with fewer replicas than are safe.
     pub(in crate::pool) fn patient() -> Self {
         Self { is_patient: true, ..Self::default() }
     }
@@ -37,5 +37,15 @@ impl Haste {
     /// Whether patience may help.
     pub(in crate::pool) fn was_hasty(&self) -> bool {
         self.was_hasty.load(Ordering::Relaxed)
+    }
+}
+
+/// Opens without waiting for replicas that are silent, and where that fails once more with them, unless the pool is in use.
+pub(in crate::pool) fn in_haste<T>(open: impl Fn(Haste) -> Result<T, PoolError>) -> Result<T, PoolError> {
+    let haste = Haste::default();
+    match open(haste.clone()) {
+        // One that was fenced has a successor, from which nothing is taken back.
+        Err(error) if haste.was_hasty() && !error.is_busy() && !error.is_fenced() => open(Haste::patient()),
+        outcome => outcome,
     }
 }

@@ -14,7 +14,7 @@ use crate::{
         promoted::{Promoted, promoted},
         rosters::hear,
     },
-    reach::grace,
+    reach::grace_since,
     roster::{elsewhere, lacks, newest, spares_elsewhere},
     together::together,
 };
@@ -82,10 +82,11 @@ impl Opening {
     /// What lies there, where it is of this pool and keeps a newer roster than this.
     fn hear_at(&self, urls: &[Arc<PoolUrl>], roster: &Roster, uuid: Uuid) -> Vec<Heard> {
         let (reach, peers) = (self.wanted.reach.clone(), self.peers.clone());
-        let heard =
-            together(urls.to_vec(), (self.wanted.haste.enough(0), grace(urls)), move |url: Arc<PoolUrl>, given_up| {
-                hear(&reach.until(given_up).site(&peers, &url)?, &url)
-            });
+        let heard = together(
+            urls.to_vec(),
+            (self.wanted.haste.enough(0), grace_since(self.began, urls)),
+            move |url: Arc<PoolUrl>, given_up| hear(&reach.until(given_up).site(&peers, &url)?, &url),
+        );
         let newer = heard.into_iter().filter_map(|heard| {
             self.wanted.haste.note(&heard);
             let (info, newer) = heard.ok()?;

@@ -7,8 +7,9 @@ use pmof_control::{OpenFor, REPLICAS_MAX, Request, Roster};
 use super::{Failed, Opened, Opening, heard::Heard, release};
 use crate::{
     PoolUrl, ReplicaError,
-    lineage::votes_needed,
+    lineage::{quorum, votes_needed},
     pool::opened::Identity,
+    reach::grace_since,
     roster::{FoundMember, newest},
 };
 
@@ -32,9 +33,12 @@ impl Opening {
         let first = self.urls.len();
         let (mut reached, mut unreached) = (Vec::with_capacity(others.len()), Vec::new());
         let others: Vec<_> = others.iter().take(usize::from(REPLICAS_MAX).saturating_sub(first)).collect();
-        let enough = self.wanted.haste.enough(votes_needed(count).saturating_sub(have));
+        let enough = self
+            .wanted
+            .haste
+            .enough(votes_needed(count).max(quorum(count)).max(self.wanted.least()).saturating_sub(have));
         let urls: Vec<_> = others.iter().map(|other| Arc::clone(&other.url)).collect();
-        let sites = self.wanted.reach.sites(&self.peers, &urls, enough);
+        let sites = self.wanted.reach.sites(&self.peers, &urls, (enough, grace_since(self.began, &urls)));
         for (other, site) in others.into_iter().zip(sites) {
             self.wanted.haste.note(&site);
             match site {

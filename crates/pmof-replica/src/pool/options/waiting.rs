@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::PoolOptions;
+use super::{PoolOptions, survey};
 use crate::{
     PoolError, PoolUrl,
     pool::{
@@ -62,7 +62,7 @@ impl PoolOptions {
     /// Whether the members that answer are enough to open the pool, as they say themselves. Nobody is fenced for what cannot succeed.
     pub(super) fn check_may_take_over(&self) -> Result<(), PoolError> {
         // The opening fails for the same reason, and says it better.
-        let Ok(members) = self.members() else { return Ok(()) };
+        let Ok(members) = self.urls().and_then(|urls| survey(&self.reach, &urls, true)) else { return Ok(()) };
         if members.losses_survived.is_some() {
             return Ok(());
         }
