@@ -172,7 +172,7 @@ pub(crate) fn grace(urls: &[Arc<PoolUrl>]) -> Duration {
 
 /// The same of places that others know of; `began`: when the first were asked, for on a busy machine all take longer.
 pub(crate) fn grace_since(began: Instant, urls: &[Arc<PoolUrl>]) -> Duration {
-    grace(urls).max(began.elapsed() * 3)
+    grace(urls).max(began.elapsed())
 }
 
 /// This process, for people who look at a target for who writes.

@@ -88,7 +88,13 @@ fn others(named: &[PoolUrl], connect: ConnectArgs) -> BTreeSet<String> {
             std::iter::once(url).chain(rest).fold(connect.pools(), |options, url| options.replica(url.to_string()));
         // What cannot be asked is told of when it is released.
         let Ok(PoolMembers { members, .. }) = options.members() else { continue };
-        let is_of_it = |member: &&MemberStatus| !matches!(member.state, MemberState::Foreign(_) | MemberState::Lost(_));
+        // Those that are silent are taken for the pool's where no other pool is named.
+        let is_only = !members.iter().take(named.len()).any(|member| matches!(member.state, MemberState::Foreign(_)));
+        let is_of_it = |member: &&MemberStatus| match member.state {
+            MemberState::Foreign(_) => false,
+            MemberState::Lost(_) => is_only,
+            _ => true,
+        };
         let of_it = members.iter().filter(is_of_it).filter_map(|member| member.replica.as_ref()?.url());
         known.extend(of_it.map(ToString::to_string));
         let unnamed = || members.iter().skip(named.len());
