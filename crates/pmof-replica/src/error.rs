@@ -77,9 +77,9 @@ pub enum ReplicaError {
         /// The limit in milliseconds.
         timeout_ms: u64,
     },
-    /// Silent when enough of the others had answered.
+    /// It had not answered when enough other replicas had, and was not waited for.
     #[error(
-        "no answer within {waited_ms} ms, when enough others had answered: is its target alive, and not stopped? A pool that is open asks it again"
+        "no answer within {waited_ms} ms, when enough other replicas had answered: is its target alive, and not stopped?"
     )]
     Silent {
         /// How long it was waited for, in milliseconds.

@@ -39,7 +39,7 @@ pub(crate) struct Reach {
     pub(crate) payload_checksums: bool,
     /// Take a target of any user of this machine.
     pub(crate) trust_host: bool,
-    /// Once it is set, nothing is connected to any more.
+    /// Once it is set, attempts to connect end.
     pub(crate) given_up: Option<Arc<AtomicBool>>,
     /// What the operator vouches for of this machine's memory.
     pub(crate) declaration: Option<Declaration>,
@@ -68,7 +68,7 @@ impl Reach {
         Peers::new(QueueOptions::default().waiting(self.waiting))
     }
 
-    /// Where a pool is asked for, of several places at once: those that are still silent when `enough` have been reached are not waited for ([`together`]).
+    /// Where a pool is asked for, of several places at once: a place that is still silent when `enough` have been reached is not waited for ([`together`]).
     pub(crate) fn sites(
         &self,
         peers: &Peers,
@@ -165,7 +165,7 @@ impl Reach {
     }
 }
 
-/// How much longer than those that are enough the others may take, of these places.
+/// How much longer these places may take once enough of them have answered.
 pub(crate) fn grace(urls: &[Arc<PoolUrl>]) -> Duration {
     if urls.iter().any(|url| matches!(url.target, TargetUrl::Ssh(_))) { SSH_GRACE } else { GRACE }
 }

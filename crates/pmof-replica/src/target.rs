@@ -117,7 +117,7 @@ impl TargetConnection {
         self.connection.traffic()
     }
 
-    /// Why the connection has ended, if it has: also where nothing is under way on it, which would tell.
+    /// Why the connection has ended, if it has. It looks: a connection on which nothing was asked does not tell.
     pub(crate) fn why_ended(&self) -> Option<ConnectionError> {
         // Looks at what the other side has sent, or that it has gone.
         let _ = self.connection.next_event(Duration::ZERO);

@@ -25,7 +25,7 @@ pub(crate) const SSH_GRACE: Duration = Duration::from_secs(3);
 const GRACE_TIMES: u32 = 3;
 
 /// Asks all of these places at once, each on a thread of its own. Waits until all have answered, or, once `enough` have without an error, for a grace more.
-/// Those that are silent until then have [`Silent`](ReplicaError::Silent), and the flag that `ask` was given is set for them; what they answer later is dropped. So `ask`
+/// A place that is silent until then gets [`Silent`](ReplicaError::Silent), and the flag that `ask` was given for it is set; a later answer is dropped. So `ask`
 /// changes nothing there: it connects and looks.
 pub(crate) fn together<P, T>(
     places: Vec<P>,

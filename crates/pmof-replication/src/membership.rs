@@ -54,7 +54,7 @@ pub struct Plan {
 }
 
 impl Membership {
-    /// The roster that the members are told; `None` where no target keeps one.
+    /// The roster that the members keep, or are to keep; `None` where no target keeps one.
     pub fn roster(&self) -> Option<&Roster> {
         self.roster.as_ref()
     }

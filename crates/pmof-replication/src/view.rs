@@ -124,9 +124,9 @@ pub enum Change {
     Idle,
     /// The epoch that is announced next has this name, and no other.
     Named(Uuid),
-    /// Members are told of it.
+    /// Its writer tells the members of it.
     Announced(Announced),
-    /// Members are told that all were.
+    /// Its writer tells them that all know of it.
     Confirmed(Announced),
 }
 
@@ -457,7 +457,7 @@ impl View {
         self.marked.get(position).is_some_and(|marked| mark >= *marked)
     }
 
-    /// The index in the pool of the member there; `None` of one that is none any more.
+    /// The index in the pool of the member there; `None` of a former member.
     pub fn index(&self, position: usize) -> Option<u16> {
         self.indexes.get(position).copied().flatten()
     }

@@ -96,7 +96,7 @@ const RUNS: &[Run] = &[
     // of devices.
     Run {
         what: "examples, verbs, every medium",
-        // Those that are killed are it over tcp in every run, and over verbs in a soak: pools over verbs have targets killed in `pools`.
+        // Every run kills examples over tcp, and a soak does over verbs. The suite `pools` kills targets of pools over verbs.
         tests: "--skip wrong:: --skip pools:: --skip killed::",
         ..EXAMPLES
     },

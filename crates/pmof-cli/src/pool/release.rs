@@ -88,7 +88,7 @@ fn others(named: &[PoolUrl], connect: ConnectArgs) -> BTreeSet<String> {
             std::iter::once(url).chain(rest).fold(connect.pools(), |options, url| options.replica(url.to_string()));
         // What cannot be asked is told of when it is released.
         let Ok(PoolMembers { members, .. }) = options.members() else { continue };
-        // Those that are silent are taken for the pool's where no other pool is named.
+        // Silent ones count as this pool's where no other pool is named.
         let is_only = !members.iter().take(named.len()).any(|member| matches!(member.state, MemberState::Foreign(_)));
         let is_of_it = |member: &&MemberStatus| match member.state {
             MemberState::Foreign(_) => false,

@@ -219,7 +219,7 @@ struct Made {
 }
 
 impl Made {
-    /// For its removal. It knows that it is behind, and so nobody writes to it alone.
+    /// For its removal. It knows that it is behind, so no program opens it alone.
     fn meant(&self) -> MeantReplica {
         MeantReplica::at_any_epoch(self.of_roster.replica_uuid)
     }

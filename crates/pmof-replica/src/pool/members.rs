@@ -133,10 +133,10 @@ struct Answer {
     domain: Option<FailureDomain>,
 }
 
-/// Asks those that are named, and the members that they name. `is_patient`: all are waited for, because something is done by what is found.
+/// Asks those that are named, and the members that they name. `is_patient`: all are waited for, because the caller acts on what it finds.
 pub(super) fn survey(reach: &Reach, named: &[Arc<PoolUrl>], is_patient: bool) -> Result<PoolMembers, PoolError> {
     let began = Instant::now();
-    // Those that are found by others have longer where those that were named took long.
+    // Members found by rosters have longer where the named ones took long.
     let enough = |answers: usize| if is_patient { usize::MAX } else { answers };
     let peers = reach.peers();
     let mut answers = ask_all(
@@ -239,7 +239,7 @@ fn first(answers: &[Answer]) -> Option<&PoolInfo> {
     answers.iter().find_map(|answer| answer.info.as_deref().ok())
 }
 
-/// Asks all at once; those that are silent when `enough` have answered are not waited for.
+/// Asks all at once, and does not wait for silent ones once `enough` have answered.
 fn ask_all(
     reach: &Reach,
     peers: &Peers,

@@ -48,6 +48,9 @@ enum Purpose {
     Open,
 }
 
+/// A connection to a target, and what that says of its replica.
+type Informed = Result<(Site, PoolInfo), PoolError>;
+
 /// How a pool is reached and what it must give.
 #[derive(Clone, Debug, Default)]
 pub struct PoolOptions {
@@ -413,20 +416,16 @@ impl PoolOptions {
         let silent_ms = millis(self.take_over.unwrap_or_default());
         let require = self.require.unwrap_or(Durability::Visible);
         let urls = self.urls()?;
-        let found =
-            self.ask_all(|site, url| match site.ask_when_free(&Request::Info { name: url.name.clone() })? {
-                Reply::Info(info) => Ok((site.clone(), info.open_by)),
-                _ => Err(ReplicaError::Unexpected),
-            })?;
+        let found = self.ask_infos(false)?;
         let (mut outcomes, mut places, mut reached) = (Vec::with_capacity(urls.len()), Vec::new(), Vec::new());
         for (at, (found, url)) in found.into_iter().zip(urls).enumerate() {
-            outcomes.push(found.map(|(site, open_by)| {
+            outcomes.push(found.map(|(site, info)| {
                 places.push((at, Arc::clone(&url)));
-                reached.push((site, url.name.clone(), open_by));
+                reached.push((site, url.name.clone(), info.open_by));
                 None
             }));
         }
-        // Those that have answered are waited for: what is asked of them changes something.
+        // A target that has answered is waited for: what it is asked now changes something.
         let taken = together(reached, (usize::MAX, Duration::ZERO), move |(site, name, open_by): (Site, _, _), _| {
             site.ask_when_free(&Request::TakeOver { name, require, silent_ms, claim: Claim::None })?;
             // It stays as its writer left it.
@@ -496,13 +495,9 @@ impl PoolOptions {
         in_haste(|haste| open_reading(|| format::open(self.connect(Purpose::Open, haste.clone())?, OpenFor::Read)))
     }
 
-    /// Describes every replica, without opening it.
+    /// Describes every replica, without opening it. All are asked at once, and waited for.
     pub fn info(&self) -> Result<Vec<PoolInfo>, PoolError> {
-        let infos = self.ask_all(|site, url| match site.ask_when_free(&Request::Info { name: url.name.clone() })? {
-            Reply::Info(info) => Ok(*info),
-            _ => Err(ReplicaError::Unexpected),
-        });
-        infos?.into_iter().collect()
+        self.ask_infos(true)?.into_iter().map(|answer| answer.map(|(_, info)| info)).collect()
     }
 
     /// Tells which members the pool has and in which states they are: those that are named, and those that they name. It neither writes nor disturbs a writer.
@@ -516,7 +511,7 @@ impl PoolOptions {
         loop {
             let mut members = survey(&self.reach, &urls, false)?;
             let is_silent = |member: &MemberStatus| matches!(&member.state, MemberState::Lost(why) if matches!(**why, ReplicaError::Silent { .. }));
-            // Too few to say more: those that were not waited for may be what is missing.
+            // Too few to say more: the silent ones may be what is missing.
             if members.losses_survived.is_none() && members.members.iter().any(is_silent) {
                 members = survey(&self.reach, &urls, true)?;
             }
@@ -551,15 +546,16 @@ impl PoolOptions {
         Ok(())
     }
 
-    /// Asks all at once, each over a connection of its own. Those that are silent when most have answered are not waited for.
-    fn ask_all<T: Send + 'static>(
-        &self,
-        ask: impl Fn(&Site, &PoolUrl) -> Result<T, ReplicaError> + Send + Sync + 'static,
-    ) -> Result<Vec<Result<T, PoolError>>, PoolError> {
+    /// What each target says of its replica, and the connection to ask it more: all are asked at once. `is_patient`: silent ones are waited for, also when half of them have answered.
+    fn ask_infos(&self, is_patient: bool) -> Result<Vec<Informed>, PoolError> {
         let (urls, reach, peers) = (self.urls()?, self.reach.clone(), self.reach.peers());
-        let enough = urls.len().div_ceil(2);
+        let enough = if is_patient { usize::MAX } else { urls.len().div_ceil(2) };
         let answers = together(urls.clone(), (enough, grace(&urls)), move |url: Arc<PoolUrl>, given_up| {
-            ask(&reach.until(given_up).site(&peers, &url)?, &url)
+            let site = reach.until(given_up).site(&peers, &url)?;
+            match site.ask_when_free(&Request::Info { name: url.name.clone() })? {
+                Reply::Info(info) => Ok((site, *info)),
+                _ => Err(ReplicaError::Unexpected),
+            }
         });
         Ok(urls.iter().zip(answers).map(|(url, answer)| answer.map_err(|error| failed(url, error))).collect())
     }

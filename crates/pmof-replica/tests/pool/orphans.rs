@@ -289,7 +289,7 @@ fn an_idle_writer_unmaps_what_a_dead_target_gave_it() {
     let file = fs::File::open(targets[0].file()).expect("the pool's file");
     let is_mapped = || pmof_mem::is_mapped_for_writing(file.as_fd()).expect("the kernel says so");
     assert!(is_mapped());
-    // Until what an opening has to tell its targets is told.
+    // Until the opening has told its targets everything.
     thread::sleep(Duration::from_secs(3));
     targets[0].process.kill();
     let (since, until) = (Instant::now(), Instant::now() + LONG);

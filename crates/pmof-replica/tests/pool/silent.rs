@@ -44,7 +44,7 @@ impl<const N: usize> Targets<N> {
 fn in_time<T>(act: impl FnOnce() -> T) -> T {
     let began = Instant::now();
     let done = act();
-    assert!(began.elapsed() < LONG / 2, "it waited for those that are silent");
+    assert!(began.elapsed() < LONG / 2, "it waited for silent targets");
     done
 }
 
@@ -93,7 +93,7 @@ fn those_that_are_found_by_others_are_not_waited_for_either() {
     assert_eq!(pool.persist(0, b"more").unwrap().replicas.len(), 3);
 }
 
-/// Opens in another thread while some are silent, which are waited for; then they are not any more.
+/// Opens in another thread while some are silent, sees that it waits for them, and lets them answer.
 #[track_caller]
 fn waited_for<const N: usize>(targets: &Targets<N>, silent: &[usize], options: PoolOptions) -> Pool {
     targets.silence(silent);
@@ -123,7 +123,7 @@ fn as_many_as_acknowledge_are_waited_for() {
     assert_eq!(pool.persist(0, b"more").unwrap().replicas.len(), 3);
 }
 
-/// The control: those that are needed are waited for.
+/// The control: an opening waits for what it needs.
 #[test]
 fn where_too_few_answer_the_others_are_waited_for() {
     let three = Targets::<3>::start(b"here");

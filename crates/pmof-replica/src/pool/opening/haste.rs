@@ -1,4 +1,4 @@
-//! An opening goes on without those that are silent when enough others have answered, and is tried once more with patience where it fails for want of them.
+//! An opening does not wait for silent replicas once enough others have answered. If it fails then, it is tried once more with patience.
 
 use std::sync::{
     Arc,
@@ -7,7 +7,7 @@ use std::sync::{
 
 use crate::{PoolError, ReplicaError};
 
-/// How long an opening waits for those that are silent.
+/// How long an opening waits for silent replicas.
 #[derive(Clone, Debug, Default)]
 pub(in crate::pool) struct Haste {
     /// Each replica is waited for until its time is over.
