@@ -1,22 +1,12 @@
 //! One replica as a pool uses it: memory of this machine, or a connection to a target.
 
-use std::{
-    fmt,
-    ops::Range,
-    sync::{
-        Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
-    },
-    time::{Duration, Instant},
-};
+use std::{fmt, ops::Range, sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
-use pmof_access::{Durability, Evidence, Flushed, Memory, Ticket};
-use pmof_control::FailureDomain;
+use pmof_access::{Durability, Flushed, Memory, Ticket};
 use pmof_pool::Contents;
-use uuid::Uuid;
+use pmof_replication::member_state::MemberState;
 
-use crate::{PoolError, ReplicaDomain, ReplicaError, ReplicaPlace, ReplicaReceipt};
+use crate::{PoolError, ReplicaError, ReplicaReceipt};
 
 /// The methods of a [`Member`] that nothing is written to and nothing flushed on, so that no receipt is of it.
 macro_rules! never_written {
@@ -47,6 +37,7 @@ mod contents;
 mod control;
 mod local;
 mod remote;
+mod standing;
 #[cfg(test)]
 mod tests;
 mod witness;
@@ -56,6 +47,7 @@ pub(crate) use contents::MemberContents;
 pub(crate) use control::{Asking, Control, UNKNOWN_SUCCESSOR};
 pub(crate) use local::LocalMember;
 pub(crate) use remote::{RELAXED_BYTES, RemoteMember, Writing};
+pub(crate) use standing::Standing;
 pub(crate) use witness::WitnessMember;
 
 /// What a crash may leave of a write that was not acknowledged.
@@ -173,216 +165,15 @@ impl Flushing {
     }
 }
 
-/// It is written, and lacks what was written before.
-const BEHIND: u8 = 1;
-/// It is too slow to be waited for: it is behind, and nothing is sent to it.
-const SLOW: u8 = 2;
-
-/// Which replica it is, and whether it is in use.
-#[derive(Debug)]
-pub(crate) struct Standing {
-    pub(crate) place: Arc<ReplicaPlace>,
-    /// Why it is out of use, and since when.
-    failure: OnceLock<(Arc<ReplicaError>, Instant)>,
-    /// Why it is out of use still, as far as it was tried since.
-    still: Mutex<Option<Arc<ReplicaError>>>,
-    /// The program knows of the failure.
-    is_told: AtomicBool,
-    /// Whoever brings replicas back knows of the failure.
-    is_noted: AtomicBool,
-    /// [`BEHIND`] and [`SLOW`], as far as they hold.
-    lag: AtomicU8,
-    /// It is told of epochs, and has no data.
-    is_witness: bool,
-    /// It is no member yet.
-    is_candidate: AtomicBool,
-    /// Which replica it is, where that was found when the pool was opened.
-    replica_uuid: Option<Uuid>,
-    /// What its target says of its failure domain, if it does.
-    failure_domain: Option<FailureDomain>,
-    /// Which of the pool's domains that is, in one number; 0 where it is not known.
-    domain: AtomicU32,
-}
-
-impl Standing {
-    pub(crate) fn new(place: Arc<ReplicaPlace>) -> Self {
-        let [is_told, is_noted, is_candidate] = [false; 3].map(AtomicBool::new);
-        Self {
-            place,
-            failure: OnceLock::new(),
-            still: Mutex::default(),
-            is_told,
-            is_noted,
-            lag: AtomicU8::new(0),
-            is_witness: false,
-            is_candidate,
-            replica_uuid: None,
-            failure_domain: None,
-            domain: AtomicU32::new(0),
-        }
-    }
-
-    pub(crate) fn with_failure_domain(self, failure_domain: Option<FailureDomain>) -> Self {
-        Self { failure_domain, ..self }
-    }
-
-    pub(crate) fn of_replica(self, replica_uuid: Uuid) -> Self {
-        Self { replica_uuid: Some(replica_uuid), ..self }
-    }
-
-    pub(crate) fn replica_uuid(&self) -> Option<Uuid> {
-        self.replica_uuid
-    }
-
-    pub(crate) fn failure_domain(&self) -> Option<&FailureDomain> {
-        self.failure_domain.as_ref()
-    }
-
-    /// Which of the pool's failure domains it is in.
-    pub(crate) fn domain(&self) -> Option<ReplicaDomain> {
-        let domain = self.domain.load(Ordering::Relaxed).checked_sub(1)?;
-        let evidence = if domain & 1 == 0 { Evidence::Probed } else { Evidence::Declared };
-        Some(ReplicaDomain { number: (domain >> 1) as u16, evidence })
-    }
-
-    pub(crate) fn set_domain(&self, domain: Option<ReplicaDomain>) {
-        let known =
-            |domain: ReplicaDomain| 1 + 2 * u32::from(domain.number) + u32::from(domain.evidence == Evidence::Declared);
-        self.domain.store(domain.map_or(0, known), Ordering::Relaxed);
-    }
-
-    /// Whether the failure is news to whoever brings replicas back.
-    pub(crate) fn note_failure(&self) -> bool {
-        !self.is_noted.load(Ordering::Relaxed) && !self.is_noted.swap(true, Ordering::Relaxed)
-    }
-
-    /// Of a replica that the pool is opened without; the program finds it among [`Pool::left_out`](crate::Pool::left_out).
-    pub(crate) fn failed(place: Arc<ReplicaPlace>, why: Arc<ReplicaError>) -> Self {
-        Self { failure: OnceLock::from((why, Instant::now())), is_told: AtomicBool::new(true), ..Self::new(place) }
-    }
-
-    /// Of a replica that is to catch up with the others.
-    pub(crate) fn behind(place: Arc<ReplicaPlace>) -> Self {
-        Self { lag: AtomicU8::new(BEHIND), ..Self::new(place) }
-    }
-
-    /// The same of a witness, which is behind for ever: it has nothing that the others wrote.
-    pub(crate) fn of_witness(self, is_witness: bool) -> Self {
-        if is_witness {
-            self.lag.fetch_or(BEHIND, Ordering::Release);
-        }
-        Self { is_witness, ..self }
-    }
-
-    /// Of one that is no member yet: it counts for nothing.
-    pub(crate) fn of_candidate(self) -> Self {
-        Self { is_candidate: AtomicBool::new(true), ..self }
-    }
-
-    pub(crate) fn is_candidate(&self) -> bool {
-        self.is_candidate.load(Ordering::Acquire)
-    }
-
-    /// It is a member from now on, or may be.
-    pub(crate) fn is_made_a_member(&self) {
-        self.is_candidate.store(false, Ordering::Release);
-    }
-
-    /// Whether it keeps the pool's epochs and no data: nothing is written to it, read from it or copied to it.
-    pub(crate) fn is_witness(&self) -> bool {
-        self.is_witness
-    }
-
-    /// Whether nobody has to bring it back.
-    pub(crate) fn is_well(&self) -> bool {
-        self.is_in_use() || (self.is_witness && self.failure().is_none() && !self.is_slow())
-    }
-
-    /// Whether it catches up with the others, or is yet to begin.
-    pub(crate) fn is_behind(&self) -> bool {
-        self.lag.load(Ordering::Acquire) & BEHIND != 0
-    }
-
-    /// The others go on without it. Before anything that it lacks is acknowledged, enough of them know durably that it is behind.
-    pub(crate) fn leave_behind(&self) {
-        // At once: one that is slow counts no more, and whoever sees that it does not count sees why.
-        self.lag.fetch_or(BEHIND | SLOW, Ordering::AcqRel);
-    }
-
-    /// Whether nobody waits for it, because it is too slow.
-    pub(crate) fn is_slow(&self) -> bool {
-        self.lag.load(Ordering::Acquire) & SLOW != 0
-    }
-
-    /// It is written again.
-    pub(crate) fn is_admitted(&self) {
-        self.is_noted.store(false, Ordering::Relaxed);
-        self.lag.fetch_and(!SLOW, Ordering::AcqRel);
-    }
-
-    /// It has all that the others have.
-    pub(crate) fn has_caught_up(&self) {
-        self.lag.fetch_and(!BEHIND, Ordering::AcqRel);
-    }
-
-    /// Whether it has all that was acknowledged, and is asked for the next.
-    pub(crate) fn is_in_use(&self) -> bool {
-        self.failure.get().is_none() && !self.is_behind()
-    }
-
-    /// Whether it is no member of the pool any more, or never was: nobody waits for it, and it does not come back.
-    pub(crate) fn is_removed(&self) -> bool {
-        let is_none = |why: &ReplicaError| why.is_of_no_member() || matches!(why, ReplicaError::Asynchronous { .. });
-        self.failure().is_some_and(|why| is_none(why))
-    }
-
-    /// Why it is out of use, if it is.
-    pub(crate) fn failure(&self) -> Option<&Arc<ReplicaError>> {
-        self.failure.get().map(|(why, _)| why)
-    }
-
-    /// The same, as it was found when it was tried last.
-    pub(crate) fn latest_failure(&self) -> Option<Arc<ReplicaError>> {
-        let still = self.still.lock().clone();
-        self.failure().map(|why| still.unwrap_or_else(|| Arc::clone(why)))
-    }
-
-    /// One that is out of use was tried again, and this is why it stays so.
-    pub(crate) fn still_fails(&self, why: Arc<ReplicaError>) {
-        *self.still.lock() = Some(why);
-    }
-
-    /// How long it has been out of use, if it is.
-    pub(crate) fn failed_for(&self) -> Option<Duration> {
-        self.failure.get().map(|(_, since)| since.elapsed())
-    }
-
-    /// Why it is out of use, for the program to know: closing the pool need not tell it again.
-    pub(crate) fn tell_failure(&self) -> Option<&Arc<ReplicaError>> {
-        let failure = self.failure()?;
-        self.is_told.store(true, Ordering::Relaxed);
-        Some(failure)
-    }
-
-    /// Whether the program knows that it is out of use.
-    pub(crate) fn is_told(&self) -> bool {
-        self.is_told.load(Ordering::Relaxed)
-    }
-
-    /// Takes it out of use. What failed first stays the reason.
-    pub(crate) fn fail(&self, error: ReplicaError) -> Arc<ReplicaError> {
-        self.fail_for(Arc::new(error))
-    }
-
-    /// The same, for a reason that somebody was told.
-    pub(crate) fn fail_for(&self, why: Arc<ReplicaError>) -> Arc<ReplicaError> {
-        Arc::clone(&self.failure.get_or_init(|| (why, Instant::now())).0)
-    }
-}
-
 /// One replica in use, by any number of threads. What fails takes it out of use, and is kept: the others go on.
 pub(crate) trait Member: fmt::Debug + Send + Sync {
     fn standing(&self) -> &Standing;
+
+    /// What it is to the pool: one load.
+    #[inline]
+    fn state(&self) -> MemberState {
+        self.standing().state()
+    }
 
     /// Posts a write, or does it. Waits for room.
     fn write(&self, write: &Write<'_>);

@@ -348,8 +348,8 @@ impl Pool {
     pub fn replicas(&self) -> Vec<(Arc<ReplicaPlace>, Option<Arc<ReplicaError>>)> {
         let Ok(open) = self.0.open() else { return Vec::new() };
         let standings = open.places().map(|member| member.standing());
-        let why = |standing: &Standing| match standing.tell_failure() {
-            None if standing.is_behind() => Some(Arc::new(ReplicaError::Behind)),
+        let why = |standing: &Standing| match standing.report_failure() {
+            None if standing.state().is_behind() => Some(Arc::new(ReplicaError::Behind)),
             failure => failure.cloned(),
         };
         standings.map(|standing| (Arc::clone(&standing.place), why(standing))).collect()
@@ -597,7 +597,7 @@ impl Open {
         }
         let mut last = PoolError::NoReplicas;
         let (before, rest) = self.members.split_at(self.facts.first_read);
-        for member in rest.iter().chain(before).filter(|member| !member.standing().is_witness()) {
+        for member in rest.iter().chain(before).filter(|member| !member.state().is_witness()) {
             match member.read(offset, into) {
                 Ok(()) => return Ok(()),
                 Err(source) => last = PoolError::NoneLeft { replica: Arc::clone(&member.standing().place), source },
@@ -608,7 +608,7 @@ impl Open {
 
     /// Members that have all that was acknowledged.
     fn in_use(&self) -> impl Iterator<Item = &Arc<dyn Member>> {
-        self.members.iter().filter(|member| member.standing().is_in_use())
+        self.members.iter().filter(|member| member.state().is_in_sync())
     }
 
     /// Members that the pool has and that have its data.
@@ -618,16 +618,16 @@ impl Open {
 
     /// The replicas: all but witnesses, and those that are no members yet or any more.
     fn places(&self) -> impl Iterator<Item = &Arc<dyn Member>> {
-        self.members.iter().filter(|member| receipts::is_place(&***member))
+        self.members.iter().filter(|member| member.state().is_data_member())
     }
 
     fn check_none_lost(&self) -> Result<(), PoolError> {
         for member in self.places() {
             let standing = member.standing();
-            if let Some(why) = standing.tell_failure() {
+            if let Some(why) = standing.report_failure() {
                 return Err(replica_error(&**member, Arc::clone(why)));
             }
-            if standing.is_behind() {
+            if standing.state().is_behind() {
                 return Err(replica_error(&**member, Arc::new(ReplicaError::Behind)));
             }
         }
@@ -750,24 +750,24 @@ impl Open {
 
     /// Nothing is asked of any member any more.
     fn fence(&self, successor: &str) {
-        let others = self.members.iter().filter(|member| member.standing().failure().is_none());
+        let others = self.members.iter().filter(|member| member.state().is_connected());
         others.filter_map(|member| member.control()).for_each(|control| control.fence(successor));
     }
 
     /// `is_acknowledged`: it is known durably which replicas lack what was written.
     fn receipt(&self, mut replicas: Vec<crate::ReplicaReceipt>, is_acknowledged: bool) -> Persisted {
         let mut failed = Vec::new();
-        for member in self.places() {
-            let standing = member.standing();
-            if standing.is_slow() && standing.note_failure() {
-                self.losses.raise();
+        for member in &self.members {
+            let (standing, state) = (member.standing(), member.state());
+            if state.is_prompt() || !state.is_data_member() {
+                continue;
             }
-            if let Some(why) = standing.tell_failure() {
+            if let Some(why) = standing.report_failure() {
                 replicas.retain(|receipt| !Arc::ptr_eq(&receipt.replica, &standing.place));
                 failed.push((Arc::clone(&standing.place), Arc::clone(why)));
-                if standing.note_failure() {
-                    self.losses.raise();
-                }
+            }
+            if standing.is_news_to_watcher() {
+                self.losses.raise();
             }
         }
         let (receipt, lacks_any) = self.receipt_of(replicas);

@@ -4,7 +4,12 @@
 //!
 //! One seed is one run. `cargo xtask simulate` runs many of them.
 
-use std::{cell::RefCell, collections::BTreeMap, rc::Rc};
+use std::{
+    cell::RefCell,
+    collections::BTreeMap,
+    panic::{AssertUnwindSafe, catch_unwind},
+    rc::Rc,
+};
 
 use faults::Fault;
 use plan::{Control, Plan};
@@ -55,48 +60,68 @@ struct Outcome {
 /// One run. `limit`: steps after which nothing goes wrong any more, fewer than the seed has.
 fn run(seed: u64, control: Option<Control>, limit: Option<u64>, is_traced: bool) -> Outcome {
     let plan = Plan::of(seed);
-    let (writer_count, fault_rate) = (plan.writers, plan.fault_rate);
     let chaos_steps = limit.map_or(plan.chaos_steps, |limit| limit.min(plan.chaos_steps));
     let mut world = World::new(seed, plan, control);
     world.trace = is_traced.then(Vec::new);
     let world: Shared = Rc::new(RefCell::new(world));
     let tasks = Rc::new(Tasks::default());
-    for writer in 0..writer_count {
+    for writer in 0..plan.writers {
         tasks.start(writer, write_again_and_again(Rc::clone(&world), Rc::clone(&tasks), writer));
     }
+    let ran = catch_unwind(AssertUnwindSafe(|| run_all(seed, (&world, &tasks), plan, chaos_steps)));
+    let ended_at = ran.unwrap_or_else(|panic| {
+        // An assertion of the library has failed.
+        let fixed = || panic.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = panic.downcast_ref::<String>().cloned().or_else(fixed).unwrap_or_default();
+        world.borrow_mut().truth.violate(|| format!("panicked: {text}"));
+        chaos_steps
+    });
+    let mut world = world.borrow_mut();
+    let trace = world.trace.take().unwrap_or_default();
+    let (violation, faults) = (world.truth.violation.take(), std::mem::take(&mut world.faults));
+    Outcome {
+        violation,
+        chaos_steps: ended_at,
+        faults,
+        acknowledged: world.truth.acknowledged,
+        readers: world.readers,
+        trace,
+    }
+}
+
+/// The steps in which something fails, and those in which the pool becomes whole again. Returns how many the first were.
+fn run_all(seed: u64, (world, tasks): (&Shared, &Rc<Tasks>), plan: Plan, chaos_steps: u64) -> u64 {
+    let is_read = world.borrow().control.is_none();
     let mut readers = random::Random::new(seed.rotate_left(32));
     let mut decay = random::Random::new(seed.rotate_left(40));
     while world.borrow().step < chaos_steps && world.borrow().truth.violation.is_none() {
-        step(&world, &tasks);
-        if control.is_none() && readers.once_in(8) {
+        step(world, tasks);
+        if is_read && readers.once_in(8) {
             reading::read_somewhere(&mut world.borrow_mut(), &mut readers);
         }
         if world.borrow().step % 128 == 0 {
             promoting::check_somewhere(&mut world.borrow_mut());
         }
-        if world.borrow_mut().random.once_in(fault_rate) {
-            fail_something(&world, &tasks, writer_count);
+        if world.borrow_mut().random.once_in(plan.fault_rate) {
+            fail_something(world, tasks, plan.writers);
         }
-        fail_in_change(&world, &tasks);
+        fail_in_change(world, tasks);
         if plan.has_state_rot && decay.once_in(STATE_ROT_RATE) {
             world.borrow_mut().rot_state();
         }
     }
     let chaos_steps = world.borrow().step;
     if world.borrow().truth.violation.is_none() {
-        for writer in 0..writer_count {
-            crash(&world, &tasks, writer);
+        for writer in 0..plan.writers {
+            crash(world, tasks, writer);
         }
         world.borrow_mut().heal();
         if plan.ends_with_promotion {
             promoting::promote(&mut world.borrow_mut());
         }
-        come_to_rest(&world, &tasks, writer_count);
+        come_to_rest(world, tasks, plan.writers);
     }
-    let mut world = world.borrow_mut();
-    let trace = world.trace.take().unwrap_or_default();
-    let (violation, faults) = (world.truth.violation.take(), std::mem::take(&mut world.faults));
-    Outcome { violation, chaos_steps, faults, acknowledged: world.truth.acknowledged, readers: world.readers, trace }
+    chaos_steps
 }
 
 fn step(world: &Shared, tasks: &Tasks) {

@@ -10,8 +10,16 @@ extern crate alloc;
 pub mod catch_up;
 pub mod electorate;
 pub mod lineage;
+pub mod member_state;
+#[cfg(test)]
+mod member_state_tests;
 pub mod membership;
 pub mod older_pages;
 pub mod pages;
 pub mod roster;
 pub mod view;
+
+/// The atomics of the modules whose interleavings `tests/shuttle` explores, which puts shuttle's in their place.
+mod sync {
+    pub(crate) use core::sync::atomic;
+}

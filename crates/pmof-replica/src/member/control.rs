@@ -241,7 +241,7 @@ impl Control {
     /// Takes the replica out of use. What failed first stays the reason: of those who fail at once, one says why the connection ended, the
     /// others only hear that it did.
     pub(crate) fn fail(&self, mut error: ReplicaError) -> Arc<ReplicaError> {
-        if self.standing.failure().is_none() && self.is_written && error.is_fenced() {
+        if self.standing.state().is_connected() && self.is_written && error.is_fenced() {
             error = ReplicaError::Fenced { successor: self.successor() };
         }
         let why = self.standing.fail(error);
@@ -256,7 +256,7 @@ impl Control {
         }
     }
 
-    /// Takes the replica out of use for a reason that somebody was told.
+    /// Takes the replica out of use for a reason that others have too.
     pub(crate) fn fail_for(&self, why: Arc<ReplicaError>) {
         self.standing.fail_for(why);
         self.site.disconnect();

@@ -89,7 +89,7 @@ impl LocalMember {
         let Range { start, end } = self.range;
         let extent = match flush {
             Flush::Everything => {
-                if self.standing().failure().is_none() {
+                if self.state().is_connected() {
                     let _ = self.keep(self.memory.write_back(start, end - start));
                 }
                 (start, end)
@@ -117,18 +117,18 @@ impl Member for LocalMember {
     }
 
     fn write(&self, write: &Write<'_>) {
-        if self.standing().failure().is_none() {
+        if self.state().is_connected() {
             let _ = self.keep(self.try_write(write));
         }
     }
 
     fn start_flush(&self, flush: Flush, level: FlushLevel) -> Flushing {
-        if self.standing().is_behind() { Flushing::default() } else { self.prepare_flush(flush, level) }
+        if self.state().is_in_sync() { self.prepare_flush(flush, level) } else { Flushing::default() }
     }
 
     fn start_persist(&self, range: &Range<u64>, level: FlushLevel) -> Flushing {
         let (start, len_bytes) = (self.range.start + range.start, range.end - range.start);
-        if self.standing().is_in_use() {
+        if self.state().is_in_sync() {
             // A flush of what was written leaves this out: those who write do it themselves.
             let _ = self.keep(self.memory.write_back(start, len_bytes));
         }
@@ -139,7 +139,7 @@ impl Member for LocalMember {
 
     fn is_flushed(&self, flushing: &mut Flushing, _limit: Duration) -> bool {
         let Some(((begin, end), durability)) = flushing.here.take() else { return true };
-        if self.standing().failure().is_none() {
+        if self.state().is_connected() {
             let promise = self.keep(self.memory.flush(durability, begin, end - begin)).ok().flatten();
             let method = Method::LocalWriteBack;
             flushing.reached[0] = promise.map(|promise| Flushed { durability, method, promise });
@@ -151,7 +151,7 @@ impl Member for LocalMember {
         self.is_flushed(flushing, Duration::ZERO);
         let receipt =
             ReplicaReceipt::of(Arc::clone(&self.standing().place), flushing.reached, self.standing().domain());
-        receipt.filter(|_| self.standing().is_in_use())
+        receipt.filter(|_| self.state().is_in_sync())
     }
 
     fn start_flush_everything(&self, level: FlushLevel) -> Flushing {
@@ -160,7 +160,7 @@ impl Member for LocalMember {
 
     fn has_flushed(&self, flushing: &mut Flushing, _limit: Option<Duration>) -> bool {
         self.is_flushed(flushing, Duration::ZERO);
-        self.standing().failure().is_none() && flushing.reached[0].is_some()
+        self.state().is_connected() && flushing.reached[0].is_some()
     }
 
     fn shares_flushes(&self) -> bool {
@@ -169,12 +169,10 @@ impl Member for LocalMember {
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
-        let standing = self.standing();
-        match standing.failure() {
-            Some(failure) => Err(Arc::clone(failure)),
-            None if standing.is_behind() => Err(Arc::new(ReplicaError::Behind)),
-            None => self.keep(self.memory.read(self.range.start + offset, into)),
+        if self.state().is_in_sync() {
+            return self.keep(self.memory.read(self.range.start + offset, into));
         }
+        Err(self.standing().why_not_read())
     }
 
     fn strongest(&self) -> Durability {

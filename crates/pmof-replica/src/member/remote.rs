@@ -126,7 +126,7 @@ impl RemoteMember {
 
     /// Does a step that posts, on a replica in use.
     fn post<T>(&self, step: impl FnMut(&Connection) -> Result<T, PostError>) -> Option<T> {
-        if self.standing().failure().is_some() {
+        if !self.state().is_connected() {
             return None;
         }
         self.target.post(step).map_err(|error| self.control.fail(error)).ok()
@@ -165,7 +165,7 @@ impl RemoteMember {
         };
         match limit {
             None => self.post(step).map(|()| true),
-            Some(_) if self.standing().failure().is_some() => None,
+            Some(_) if !self.state().is_connected() => None,
             Some(limit) => {
                 let posted = self.target.post_within(limit, step).map_err(|error| self.control.fail(error)).ok()?;
                 Some(posted.is_some())
@@ -270,7 +270,7 @@ impl Member for RemoteMember {
 
     fn start_flush(&self, flush: Flush, level: FlushLevel) -> Flushing {
         // What one lacks that is behind, no flush makes durable; all of it is flushed when it has caught up.
-        if self.standing().is_behind() { Flushing::default() } else { self.post_flush(flush, level) }
+        if self.state().is_in_sync() { self.post_flush(flush, level) } else { Flushing::default() }
     }
 
     fn start_persist(&self, range: &Range<u64>, level: FlushLevel) -> Flushing {
@@ -286,13 +286,13 @@ impl Member for RemoteMember {
 
     fn finish_flush(&self, flushing: &mut Flushing) -> Option<ReplicaReceipt> {
         // What is not waited for gives no receipt, whatever of it is done.
-        if self.standing().is_slow() {
+        if self.state().is_slow() {
             return None;
         }
         self.drain(flushing, None);
         let receipt =
             ReplicaReceipt::of(Arc::clone(&self.standing().place), flushing.reached, self.standing().domain());
-        receipt.filter(|_| self.standing().is_in_use())
+        receipt.filter(|_| self.state().is_in_sync())
     }
 
     fn start_flush_everything(&self, level: FlushLevel) -> Flushing {
@@ -300,7 +300,7 @@ impl Member for RemoteMember {
     }
 
     fn has_flushed(&self, flushing: &mut Flushing, limit: Option<Duration>) -> bool {
-        self.drain(flushing, limit) && self.standing().failure().is_none() && flushing.reached[0].is_some()
+        self.drain(flushing, limit) && self.state().is_connected() && flushing.reached[0].is_some()
     }
 
     fn shares_flushes(&self) -> bool {
@@ -310,11 +310,8 @@ impl Member for RemoteMember {
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
-        if let Some(failure) = self.standing().failure() {
-            return Err(Arc::clone(failure));
-        }
-        if self.standing().is_behind() {
-            return Err(Arc::new(ReplicaError::Behind));
+        if !self.state().is_in_sync() {
+            return Err(self.standing().why_not_read());
         }
         let header_bytes = self.header_bytes();
         let in_header = header_bytes.saturating_sub(offset).min(into.len() as u64) as usize;

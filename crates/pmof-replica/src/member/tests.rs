@@ -2,10 +2,11 @@ use std::{fs, path::Path, time::Instant};
 
 use pmof_control::{OpenFor, Request, SetName};
 use pmof_pool::Attributes;
+use pmof_replication::member_state::Link;
 use pmof_target::{Service, ServiceOptions};
 
 use super::*;
-use crate::{TargetOptions, TargetUrl, set_replica::SetReplica, site::Site};
+use crate::{ReplicaPlace, TargetOptions, TargetUrl, set_replica::SetReplica, site::Site};
 
 /// A target with one set, and the file of its part.
 fn target(root: &Path) -> (Service, TargetUrl, SetName) {
@@ -171,4 +172,83 @@ fn a_refusal_of_a_question_that_is_forgotten_is_none() {
         control.check_in_use().is_err()
     };
     assert!(!is_lost(true) && is_lost(false));
+}
+
+fn standing() -> Standing {
+    Standing::behind(Arc::new(ReplicaPlace::Pool("tcp://127.0.0.1:1/x".parse().unwrap())))
+}
+
+#[test]
+fn what_failed_first_is_the_reason() {
+    let lost = standing();
+    assert!(lost.failure().is_none() && lost.failed_for().is_none() && lost.latest_failure().is_none());
+    assert!(matches!(*lost.fail(ReplicaError::Unexpected), ReplicaError::Unexpected));
+    assert!(matches!(*lost.fail(ReplicaError::NotAMember { index: 1 }), ReplicaError::Unexpected));
+    assert_eq!(lost.state(), MemberState::Behind(Link::Lost));
+    lost.still_fails(Arc::new(ReplicaError::Behind));
+    assert!(matches!(**lost.failure().unwrap(), ReplicaError::Unexpected));
+    assert!(matches!(*lost.latest_failure().unwrap(), ReplicaError::Behind));
+    // What tells that it is no member has it not come back.
+    for why in [ReplicaError::NotAMember { index: 1 }, ReplicaError::Asynchronous { index: 1 }] {
+        let removed = standing();
+        removed.fail(why);
+        assert_eq!(removed.state(), MemberState::Removed);
+    }
+}
+
+#[test]
+fn a_new_connection_is_behind() {
+    let lost = standing().of_witness(true);
+    lost.fail(ReplicaError::Unexpected);
+    assert_eq!(lost.state(), MemberState::Witness(Link::Lost));
+    let back = lost.reconnected(false);
+    assert_eq!((back.state(), back.failure().is_none()), (MemberState::Behind(Link::Connected), true));
+    assert_eq!(lost.reconnected(true).state(), MemberState::Witness(Link::Connected));
+    let again = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| back.reconnected(false).state()));
+    assert!(again.is_err(), "it is connected");
+}
+
+/// A slow member is reported once, and again when it is slow once more; the program's closing hears of what it was not told.
+#[test]
+fn a_loss_is_reported_once() {
+    let slow = standing();
+    slow.leave_behind();
+    assert!(slow.is_news_to_watcher() && !slow.is_news_to_watcher());
+    slow.is_admitted();
+    assert_eq!(slow.state(), MemberState::Behind(Link::Connected));
+    slow.fail(ReplicaError::Unexpected);
+    assert!(slow.is_news_to_watcher() && !slow.is_loss_reported());
+    assert!(slow.report_failure().is_some() && slow.is_loss_reported());
+    let absent = Standing::failed(Arc::clone(&slow.place), Arc::new(ReplicaError::Unexpected));
+    assert!(absent.is_loss_reported() && absent.state() == MemberState::Lost);
+}
+
+/// Whoever sees that a member is lost sees why; and what copies to it, or leaves it behind, at the same time does not undo the loss.
+#[test]
+fn a_loss_that_meets_other_events() {
+    for round in 0..3000 {
+        let standing = standing();
+        let ready = std::sync::Barrier::new(4);
+        std::thread::scope(|scope| {
+            let at_once = |act: fn(&Standing)| {
+                let (ready, standing) = (&ready, &standing);
+                scope.spawn(move || {
+                    ready.wait();
+                    act(standing);
+                });
+            };
+            at_once(|standing| drop(standing.fail(ReplicaError::Unexpected)));
+            at_once(|standing| {
+                standing.has_caught_up();
+            });
+            at_once(if round % 2 == 0 { Standing::leave_behind } else { |of| drop(of.fail(ReplicaError::Behind)) });
+            at_once(|standing| {
+                while standing.state().is_connected() {
+                    std::thread::yield_now();
+                }
+                assert!(standing.failure().is_some() && standing.failed_for().is_some());
+            });
+        });
+        assert!(standing.state().is_lost(), "{:?}", standing.state());
+    }
 }

@@ -142,7 +142,7 @@ impl Pool {
                 let position = changer.epochs.lock().view().position(index)?;
                 Some(&open.members[position])
             };
-            let is_in_use = |text: &str| member(text).is_some_and(|member| member.standing().is_in_use());
+            let is_in_use = |text: &str| member(text).is_some_and(|member| member.state().is_in_sync());
             if !is_in_use(old) || is_in_use(new) {
                 changer.remove(old)?;
                 return Ok(true);
@@ -229,8 +229,7 @@ impl Changer<'_> {
     /// The members, which all targets that are connected can keep. One that is too slow is not waited for.
     fn roster(&self) -> Result<Roster, ChangeError> {
         let open = self.shared.hold()?;
-        let answers = |standing: &Standing| standing.failure().is_none() && !standing.is_slow();
-        for member in open.places().filter(|member| answers(member.standing())) {
+        for member in open.places().filter(|member| member.state().is_prompt()) {
             let asked = member.control().map(|control| control.ask(&Request::Roster { offset: 0 }));
             if let Some(Err(why)) = asked {
                 if matches!(*why, ReplicaError::Refused { .. }) {
@@ -299,7 +298,7 @@ impl Changer<'_> {
     /// A witness that fails with a member that has data is no help where that one is lost.
     fn warn_of_shared_domain(&self, made: &Made) {
         let (witness, Ok(open)) = (made.member.standing(), self.shared.hold()) else { return };
-        let Some(own) = witness.failure_domain().filter(|_| witness.is_witness()) else { return };
+        let Some(own) = witness.failure_domain().filter(|_| witness.state().is_witness()) else { return };
         let is_shared =
             |member: &&Arc<dyn Member>| member.standing().failure_domain().is_some_and(|domain| domain.is_shared(own));
         if let Some(member) = open.places().find(is_shared) {
@@ -358,8 +357,8 @@ impl Changer<'_> {
             check_size((size_bytes, facts.uuid), &self.returns.identity(), role == Role::Witness)?;
             let domain = site.failure_domain(site.send(&Request::Domain));
             let name = domain.as_ref().map_or_else(String::new, |domain| domain.name.to_string());
-            let standing = Standing::behind(place(url)).with_failure_domain(domain).of_witness(role == Role::Witness);
-            let standing = standing.of_candidate();
+            let standing = Standing::candidate(place(url)).of_witness(role == Role::Witness);
+            let standing = standing.with_failure_domain(domain);
             let member = reached.member(standing, site.clone(), facts.size_bytes, open.mirror.as_ref())?;
             let url_text = url.to_string();
             let of_roster = RosterMember { index, role, replica_uuid, url: url_text, domain: name };
@@ -479,10 +478,10 @@ impl Changer<'_> {
     fn check_may_go(&self, roster: &Roster, index: u16, position: Option<usize>) -> Result<(), ChangeError> {
         let open = self.shared.hold()?;
         let goes = |at: usize| Some(at) == position;
-        let is_other = |at: usize, standing: &Standing| !goes(at) && !standing.is_witness();
+        let is_other = |at: usize, standing: &Standing| !goes(at) && !standing.state().is_witness();
         let standings = || open.members.iter().enumerate().map(|(at, member)| (at, member.standing()));
         let others = || standings().filter(|(at, standing)| is_other(*at, standing)).map(|(_, standing)| standing);
-        if !others().any(Standing::is_in_use) {
+        if !others().any(|standing| standing.state().is_in_sync()) {
             let url = roster.member(index).and_then(|member| member.url.parse::<PoolUrl>().ok()).map(Arc::new);
             let of_position = || position.map(|at| Arc::clone(&open.members[at].standing().place));
             let replica = of_position().or_else(|| url.map(|url| place(&url)));
@@ -490,8 +489,9 @@ impl Changer<'_> {
         }
         let left = roster.with_data().filter(|member| member.index != index).count();
         // One whose domain is not known now may be in one of its own.
-        let unknown = others().filter(|standing| !standing.is_removed() && standing.domain().is_none()).count();
-        let known = crate::domain::distinct(others().filter(|standing| !standing.is_removed()).map(Standing::domain));
+        let data = || others().filter(|standing| standing.state().is_data_member());
+        let unknown = data().filter(|standing| standing.domain().is_none()).count();
+        let known = crate::domain::distinct(data().map(Standing::domain));
         open.terms.check_can_be_met(left, known + unknown).map_err(|(what, wanted, left)| ChangeError::PromiseBroken {
             what,
             wanted,
@@ -544,7 +544,7 @@ impl Open {
 fn part_with(gone: &dyn Member, index: u16) {
     if let Some(control) = gone.control() {
         // What cannot be closed ends with the connection; so does one that would be waited for.
-        if !gone.standing().is_slow() {
+        if !gone.state().is_slow() {
             let _ = control.ask(&Request::Close { in_order: false });
         }
         control.fail(ReplicaError::NotAMember { index });

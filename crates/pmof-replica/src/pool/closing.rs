@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use pmof_control::{MeantReplica, OpenFor, Request};
 use pmof_pool::LocalSet;
+use pmof_replication::member_state::{Link, MemberState};
 use uuid::Uuid;
 
 use super::Open;
@@ -52,23 +53,26 @@ impl Open {
             }
             // A loss that the program was told of is no news, nor one that others make up for; but a pool without one of its replicas
             // gets no name.
-            let standing = member.standing();
-            if standing.is_removed() {
-                continue;
-            }
-            let is_lost = standing.failure().is_some();
-            let is_known = is_lost && (standing.is_told() || is_loss_known) && !self.is_unpublished;
-            if standing.is_behind() && !standing.is_witness() {
-                if let Some(control) = member.control().filter(|_| !is_lost && !standing.is_slow()) {
-                    // It stays behind. What cannot be closed ends with the connection, as of one that is too slow to be waited for.
-                    let _ = control.ask(&Request::Close { in_order: false });
+            let (standing, state) = (member.standing(), member.state());
+            match state {
+                MemberState::Removed => continue,
+                MemberState::Behind(link) | MemberState::Candidate(link) => {
+                    if let Some(control) = member.control().filter(|_| link == Link::Connected) {
+                        // It stays behind. What cannot be closed ends with the connection, as of one that is too slow to be waited for.
+                        let _ = control.ask(&Request::Close { in_order: false });
+                    }
+                    continue;
                 }
-                continue;
+                MemberState::InSync
+                | MemberState::Lost
+                | MemberState::Witness(_)
+                | MemberState::WitnessCandidate(_) => {}
             }
+            let is_known = state.is_lost() && (standing.is_loss_reported() || is_loss_known) && !self.is_unpublished;
             match member.close() {
                 Ok(()) => closed.push(member),
                 // Nothing that was acknowledged depends on a witness.
-                Err(_) if is_known || standing.is_witness() => {}
+                Err(_) if is_known || state.is_witness() => {}
                 Err(source) => done = done.and(Err(replica_error(&**member, source))),
             }
         }

@@ -38,7 +38,7 @@ pub(super) type InUse<'o> = (usize, &'o dyn Member);
 
 impl Open {
     pub(super) fn members_in_use(&self) -> Vec<InUse<'_>> {
-        let members = self.members.iter().enumerate().filter(|(_, member)| member.standing().is_in_use());
+        let members = self.members.iter().enumerate().filter(|(_, member)| member.state().is_in_sync());
         members.map(|(position, member)| (position, &**member)).collect()
     }
 
@@ -120,6 +120,6 @@ pub(super) fn not_compared(member: &dyn Member, source: AccessError) -> PoolErro
 
 /// That a member was lost in between.
 pub(super) fn lost(member: &dyn Member) -> PoolError {
-    let why = member.standing().tell_failure().cloned();
+    let why = member.standing().report_failure().cloned();
     replica_error(member, why.unwrap_or_else(|| Arc::new(ReplicaError::Unexpected)))
 }

@@ -10,13 +10,14 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 use pmof_control::{OpenFor, PoolState, Reply, Request, Role, Roster, RosterMember};
+use pmof_replication::member_state::{Link, MemberState};
 use rustix::time::{ClockId, clock_gettime};
 use uuid::Uuid;
 
 use crate::{
     PoolUrl, ReplicaError,
     lineage::Base,
-    member::{Asking, Control, Member, Standing},
+    member::{Asking, Control, Member},
     membership::Membership,
     view::{Change, Introduction, Positions, Rule, Step, View},
 };
@@ -86,7 +87,7 @@ impl Epochs {
         rule: Rule,
         terms: AckTerms,
     ) -> Self {
-        let in_use = positions(&members, Standing::is_in_use);
+        let in_use = positions(&members, MemberState::is_in_sync);
         let view = View::new(rule, indexes, base, mark, in_use);
         let state = State {
             members,
@@ -106,7 +107,7 @@ impl Epochs {
     /// Has the members in use know what they must before a persist is acknowledged: that those which failed are left behind, and now and
     /// then a new mark. Whether the persist may be acknowledged: too few members may be left to know. `members`: those that it was posted to.
     pub(super) fn acknowledge(&self, members: &[Arc<dyn Member>]) -> bool {
-        if !self.is_due() && positions(members, Standing::is_in_use) == self.current.load(Ordering::Acquire) {
+        if !self.is_due() && positions(members, MemberState::is_in_sync) == self.current.load(Ordering::Acquire) {
             return true;
         }
         let mut state = self.state.lock();
@@ -272,17 +273,14 @@ impl Epochs {
         if mark != joining.mark {
             ask_within(member.control().ok_or(Halt::Later)?, &mark, &Reply::Marked, limit)?;
         }
-        let standing = member.standing();
-        if standing.is_slow() {
-            return Err(Halt::Slow);
+        let caught_up = member.standing().has_caught_up();
+        if caught_up.is_behind() {
+            return Err(not_joined(caught_up));
         }
-        standing.has_caught_up();
         let change = if state.changes == joining.changes { joining.change } else { Change::default() };
         let _ = self.go_on(&mut state, change);
-        if standing.failure().is_some() {
-            return Err(Halt::Later);
-        }
-        if standing.is_slow() { Err(Halt::Slow) } else { Ok(()) }
+        let joined = member.state();
+        if joined.is_in_sync() { Ok(()) } else { Err(not_joined(joined)) }
     }
 
     /// The same as [`lock`](Self::lock), if nobody else does.
@@ -360,7 +358,7 @@ impl Epochs {
 
     /// Whether the members in use are those of an epoch that a quorum knows durably.
     pub(super) fn is_settled(&self, members: &[Arc<dyn Member>]) -> bool {
-        positions(members, Standing::is_in_use) == self.current.load(Ordering::Acquire)
+        positions(members, MemberState::is_in_sync) == self.current.load(Ordering::Acquire)
     }
 
     /// Tells all members that an opening might count as in sync, should this writer die now: but for those that are too slow, on which nothing is
@@ -411,19 +409,15 @@ impl State {
     /// Members that are told of an epoch: all that are connected, or all but those that are too slow where the others are enough.
     fn connected(&self) -> Positions {
         let prompt = self.prompt();
-        if self.view.is_quorum(prompt) {
-            prompt
-        } else {
-            positions(&self.members, |standing| standing.failure().is_none())
-        }
+        if self.view.is_quorum(prompt) { prompt } else { positions(&self.members, MemberState::is_connected) }
     }
 
     fn prompt(&self) -> Positions {
-        positions(&self.members, |standing| standing.failure().is_none() && !standing.is_slow())
+        positions(&self.members, MemberState::is_prompt)
     }
 
     fn connected_witnesses(&self) -> Positions {
-        positions(&self.members, |standing| standing.is_witness() && standing.is_well()) & !self.membership.leaving()
+        positions(&self.members, |state| state.is_witness() && state.is_well()) & !self.membership.leaving()
     }
 
     /// Members that the pool has and that have its data: as they were, while a change is under way.
@@ -434,7 +428,7 @@ impl State {
     }
 
     fn in_use(&self) -> Positions {
-        positions(&self.members, Standing::is_in_use) & !self.membership.leaving()
+        positions(&self.members, MemberState::is_in_sync) & !self.membership.leaving()
     }
 
     /// Whether the pool may go on without members that are too slow.
@@ -501,13 +495,19 @@ impl State {
     }
 }
 
+/// Why a member in this state is not in sync, though it had caught up.
+fn not_joined(state: MemberState) -> Halt {
+    assert!(!state.is_in_sync() && state != MemberState::Behind(Link::Connected), "it has caught up and is {state:?}");
+    if state.is_slow() { Halt::Slow } else { Halt::Later }
+}
+
 /// Nanoseconds of a clock that goes on in steps of the kernel's tick, 1 to 10 ms: a small part of an interval, and each persist reads it.
 fn now() -> u64 {
     let now = clock_gettime(ClockId::MonotonicCoarse);
     (now.tv_sec.unsigned_abs() * NANOS_PER_SECOND + now.tv_nsec.unsigned_abs()).max(1)
 }
 
-fn positions(members: &[Arc<dyn Member>], is: impl Fn(&Standing) -> bool) -> Positions {
-    let members = members.iter().enumerate().filter(|(_, member)| is(member.standing()));
+fn positions(members: &[Arc<dyn Member>], is: impl Fn(MemberState) -> bool) -> Positions {
+    let members = members.iter().enumerate().filter(|(_, member)| is(member.state()));
     members.fold(0, |positions, (position, _)| positions | 1 << position)
 }

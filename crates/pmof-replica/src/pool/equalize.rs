@@ -38,7 +38,7 @@ impl Open {
             let mut compared = Compared::of_window(&mut replicas, window);
             let failed = take_out_failed(&members, &mut compared);
             // Where no epochs say who has what, none may be left out.
-            let may_lack = self.epochs.is_some() && from.standing().is_in_use();
+            let may_lack = self.epochs.is_some() && from.state().is_in_sync();
             if let Some(error) = failed.filter(|_| !may_lack) {
                 return Err(error);
             }

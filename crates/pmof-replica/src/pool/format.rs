@@ -150,7 +150,7 @@ impl Open {
             user_flags,
             attributes: replicas.attributes(),
             made_count: usize::from(replica_count),
-            replica_count: members.iter().filter(|member| !member.standing().is_witness()).count(),
+            replica_count: members.iter().filter(|member| !member.state().is_witness()).count(),
             named_count,
             durability,
             access,

@@ -43,7 +43,7 @@ impl Open {
             match map.and_then(|control| read_map(control, words.len())) {
                 Ok(map) => words.iter_mut().zip(map).for_each(|(word, bits)| *word |= bits),
                 // It is lost, and counts no more.
-                Err(_) if member.standing().failure().is_some() => {}
+                Err(_) if !member.state().is_connected() => {}
                 Err(why) => {
                     log::info!(
                         "{:#} keeps no map of write intent: {}",

@@ -138,7 +138,7 @@ fn digests_and_states_are_answered_alike() {
         }
         // A refusal to a question is no failure.
         let refused = control.ask(&Request::Confirm { epoch: Uuid::from_bytes([4; 16]) }).unwrap_err();
-        assert!(matches!(*refused, ReplicaError::Refused { .. }) && member.standing().is_in_use(), "{url}");
+        assert!(matches!(*refused, ReplicaError::Refused { .. }) && member.state().is_in_sync(), "{url}");
         member.close().unwrap();
         drop(member);
         let again = self::member(&url, &open(&url, OpenFor::Read), false, None);

@@ -143,7 +143,7 @@ impl Reached {
         size_bytes: u64,
         mirror: Option<&Arc<dyn Medium>>,
     ) -> Result<Arc<dyn Member>, ReplicaError> {
-        if standing.is_witness() {
+        if standing.state().is_witness() {
             return Ok(Arc::new(WitnessMember::new(standing, site)));
         }
         Ok(match (self, site) {

@@ -11,7 +11,7 @@ impl Open {
         let made_count = self.member_count();
         let has_it = |place: &Arc<ReplicaPlace>| replicas.iter().any(|receipt| Arc::ptr_eq(&receipt.replica, place));
         let lacking = || {
-            let places = self.members.iter().enumerate().filter(|(_, member)| is_place(&***member));
+            let places = self.members.iter().enumerate().filter(|(_, member)| member.state().is_data_member());
             places.filter(|(_, member)| !has_it(&member.standing().place))
         };
         let lacking: Vec<_> = if replicas.len() < self.places().count() { lacking().collect() } else { Vec::new() };
@@ -48,10 +48,4 @@ impl Open {
         };
         named.filter(is_none).map(|(_, member)| Arc::clone(&member.standing().place)).collect()
     }
-}
-
-/// Whether it is a place of the pool's bytes, as far as it is known.
-pub(super) fn is_place(member: &dyn Member) -> bool {
-    let standing = member.standing();
-    !(standing.is_removed() || standing.is_candidate() || standing.is_witness())
 }

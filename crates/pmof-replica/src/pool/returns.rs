@@ -32,7 +32,7 @@ use crate::{
     catch_up::{CatchUp, Limit},
     intent::SWEEP_INTERVAL,
     lineage::{Apart, Found, of_returning},
-    member::{Control, Flush, FlushLevel, Member, Standing, UNKNOWN_SUCCESSOR},
+    member::{Control, Flush, FlushLevel, Member, UNKNOWN_SUCCESSOR},
     older_pages::OlderPages,
     pages::PageMap,
     peers::Peers,
@@ -296,7 +296,7 @@ impl Returns {
         }
         let limit = open.terms.slow_after.map(|limit| limit.max(LEAST_PATIENCE));
         for (position, member) in open.members.iter().enumerate() {
-            if !member.standing().is_in_use() || self.trust.lock()[position].is_asked {
+            if !member.state().is_in_sync() || self.trust.lock()[position].is_asked {
                 continue;
             }
             let Some(control) = member.control() else { continue };
@@ -322,8 +322,8 @@ impl Returns {
     /// Sees to it that somebody brings back each member that is out of use.
     fn attend(self: &Arc<Self>, pool: &Weak<Shared>, events: &Arc<Log>, open: &Open) {
         for (position, member) in open.members.iter().enumerate() {
-            let standing = member.standing();
-            if standing.is_well() || standing.is_removed() {
+            let (standing, state) = (member.standing(), member.state());
+            if state.is_well() || state.is_removed() {
                 continue;
             }
             if let Some(ReplicaError::Fenced { successor }) = standing.failure().map(|why| &**why) {
@@ -347,7 +347,7 @@ impl Returns {
             }
             if let Some(why) = standing.failure() {
                 events.add(Event::Lost { replica: Arc::clone(&standing.place), why: Arc::clone(why) });
-            } else if standing.is_slow() {
+            } else if state.is_slow() {
                 events.add(Event::Slow { replica: Arc::clone(&standing.place) });
             }
             let (returns, pool, events) = (Arc::clone(self), Weak::clone(pool), Arc::clone(events));
@@ -384,8 +384,7 @@ impl Returns {
         let mut fresh = open.with_members(open.members.clone(), open.catching_up.clone());
         fresh.written = Some(Arc::new(PageMap::new(fresh.facts.size_bytes)));
         // A witness has no pages.
-        let has_pages = |standing: &Standing| !standing.is_removed() && !standing.is_witness();
-        let members = open.members.iter().enumerate().filter(|(_, member)| has_pages(member.standing()));
+        let members = open.members.iter().enumerate().filter(|(_, member)| member.state().has_data());
         let members = members.fold(0, |members, (position, _)| members | 1 << position);
         self.older.lock().set_aside(written, members);
         let fresh = Arc::new(fresh);
@@ -395,7 +394,7 @@ impl Returns {
 
     /// Has all replicas in use flush what was posted before pages were set aside, which are forgotten if those are all.
     fn forget_flushed(&self, open: &Open) {
-        let in_use = open.members.iter().enumerate().filter(|(_, member)| member.standing().is_in_use());
+        let in_use = open.members.iter().enumerate().filter(|(_, member)| member.state().is_in_sync());
         let start = |(position, member): (usize, &'_ Arc<dyn Member>)| {
             (position, Arc::clone(member), member.start_flush(Flush::Everything, FlushLevel::OfPool))
         };
@@ -409,11 +408,10 @@ impl Returns {
 
     fn bring_back(&self, pool: &Weak<Shared>, events: &Log, position: usize) {
         let (mut is_rejected, mut left) = (false, None);
-        let is_connected = |standing: &Standing| standing.failure().is_none() && !standing.is_slow();
         let mut pause = self.attended.lock()[position].pause;
         let mut longest_pause = LONGEST_PAUSE;
         // One that is behind from the opening on needs no connection.
-        if !hold(pool).is_ok_and(|open| is_connected(open.members[position].standing()))
+        if !hold(pool).is_ok_and(|open| open.members[position].state().is_prompt())
             && !self.pause_for(pool, position, pause)
         {
             return;
@@ -464,7 +462,7 @@ impl Returns {
                 return false;
             }
             let Ok(open) = hold(pool) else { return false };
-            if left <= NEED_LOOK || (open.members[position].standing().is_slow() && open.is_needed()) {
+            if left <= NEED_LOOK || (open.members[position].state().is_slow() && open.is_needed()) {
                 return true;
             }
         }
@@ -480,7 +478,7 @@ impl Returns {
     ) -> Result<Returning, Halt> {
         let began = Instant::now();
         let Returning { member, is_compared } = self.returning(pool, position, left)?;
-        if member.standing().is_witness() {
+        if member.state().is_witness() {
             return self.admit_witness(pool, position, member).inspect(|back| {
                 events.add(Event::WitnessBack { replica: Arc::clone(&back.member.standing().place) });
             });
@@ -532,10 +530,10 @@ impl Returns {
     fn returning(&self, pool: &Weak<Shared>, position: usize, left: &mut Option<PageMap>) -> Result<Returning, Halt> {
         let open = hold(pool)?;
         let member = &open.members[position];
-        if member.standing().is_slow() && member.standing().failure().is_none() {
+        if member.state().is_slow() {
             return Self::no_longer_slow(&open, position, left.is_some());
         }
-        if member.standing().failure().is_none() {
+        if member.state().is_connected() {
             return Ok(Returning { member: Arc::clone(member), is_compared: true });
         }
         if member.remote().is_none() && member.control().is_some() {
@@ -543,7 +541,7 @@ impl Returns {
             self.let_go(pool, position)?;
             return self.returning(pool, position, left);
         }
-        if member.standing().is_removed() {
+        if member.state().is_removed() {
             return Err(Halt::Ended);
         }
         let epochs = open.epochs.as_ref().ok_or(Halt::Ended)?;
@@ -561,8 +559,7 @@ impl Returns {
         let is_witness = epochs.is_witness(index, replica_uuid);
         check_size((size_bytes, self.identity.uuid), &self.identity, is_witness).map_err(rejected)?;
         let domain = site.failure_domain(site.send(&Request::Domain));
-        let standing = Standing::behind(Arc::clone(&member.standing().place));
-        let standing = standing.with_failure_domain(domain).of_witness(is_witness);
+        let standing = member.standing().reconnected(is_witness).with_failure_domain(domain);
         let member = reached.member(standing, site, self.identity.size_bytes, open.mirror.as_ref());
         let member = member.map_err(|_| Halt::Later)?;
         let state_now = epochs.lock();
@@ -612,7 +609,7 @@ impl Returns {
         if !epochs.settle() {
             return Err(Halt::Slow);
         }
-        if !member.standing().is_witness() {
+        if !member.state().is_witness() {
             open.keeps_up(&*member)?;
         }
         let (index, is_known) = {
@@ -771,7 +768,7 @@ fn hold(pool: &Weak<Shared>) -> Result<Arc<Open>, Halt> {
 
 /// Tells a member that catches up the mark; nothing is asked of one that has become too slow meanwhile.
 fn mark(pool: &Weak<Shared>, position: usize, member: &dyn Member) -> Result<(), Halt> {
-    if member.standing().is_slow() {
+    if member.state().is_slow() {
         return Err(Halt::Slow);
     }
     let open = hold(pool)?;

@@ -39,14 +39,14 @@ impl Open {
             member.write(write);
             return true;
         };
-        let standing = member.standing();
-        if standing.is_slow() {
+        let state = member.state();
+        if state.is_slow() {
             return false;
         }
-        if standing.is_behind() {
+        if state.is_behind() {
             let is_posted = member.write_within(write, slow_after);
             if !is_posted {
-                standing.leave_behind();
+                member.standing().leave_behind();
             }
             return is_posted;
         }
@@ -78,7 +78,7 @@ impl Open {
     pub(super) fn look(&self, flushing: &mut Flushings, slice: Duration, patience: &mut Patience) -> bool {
         let mut slow = 0;
         for (position, (member, flushing)) in self.members.iter().zip(flushing).enumerate() {
-            if member.standing().is_in_use() && !member.is_flushed(flushing, slice) {
+            if member.state().is_in_sync() && !member.is_flushed(flushing, slice) {
                 slow |= 1 << position;
             }
         }
@@ -117,7 +117,7 @@ impl Open {
 
     /// Whether too few replicas are in sync to acknowledge anything.
     pub(super) fn is_needed(&self) -> bool {
-        let in_use = self.members.iter().map(|member| member.standing()).filter(|standing| standing.is_in_use());
+        let in_use = self.members.iter().filter(|member| member.state().is_in_sync()).map(|member| member.standing());
         !self.terms.are_met(in_use.map(Standing::domain))
     }
 

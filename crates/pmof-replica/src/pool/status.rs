@@ -115,15 +115,16 @@ impl Open {
     }
 
     pub(super) fn state_of(&self, position: usize, member: &dyn Member) -> ReplicaState {
-        let standing = member.standing();
-        match standing.latest_failure() {
-            Some(why) => ReplicaState::Lost(why),
-            None if standing.is_slow() => ReplicaState::Slow,
-            None if standing.is_behind() && !standing.is_witness() => {
-                let missing_bytes = self.missing_bytes(position).unwrap_or(self.facts.size_bytes);
-                ReplicaState::CatchingUp { missing_bytes }
-            }
-            None => ReplicaState::InSync,
+        let state = member.state();
+        if state.is_well() {
+            ReplicaState::InSync
+        } else if state.is_slow() {
+            ReplicaState::Slow
+        } else if let Some(why) = member.standing().latest_failure() {
+            ReplicaState::Lost(why)
+        } else {
+            let missing_bytes = self.missing_bytes(position).unwrap_or(self.facts.size_bytes);
+            ReplicaState::CatchingUp { missing_bytes }
         }
     }
 }
@@ -149,9 +150,9 @@ impl Pool {
     /// [`PoolError::Closed`].
     pub fn status(&self) -> Result<PoolStatus, PoolError> {
         let open = self.0.hold()?;
-        let is_member = |member: &dyn Member| !member.standing().is_removed() && !member.standing().is_candidate();
+        let is_member = |member: &dyn Member| !member.state().is_removed() && !member.state().is_candidate();
         let members = open.members.iter().enumerate().filter(|(_, member)| is_member(&***member));
-        let (witnesses, replicas): (Vec<_>, Vec<_>) = members.partition(|(_, member)| member.standing().is_witness());
+        let (witnesses, replicas): (Vec<_>, Vec<_>) = members.partition(|(_, member)| member.state().is_witness());
         let status = |(position, member): (usize, &Arc<dyn Member>)| {
             let (standing, state) = (member.standing(), open.state_of(position, &**member));
             let name = standing.failure_domain().map(|domain| domain.name.to_string());

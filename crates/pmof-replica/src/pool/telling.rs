@@ -57,7 +57,7 @@ impl Shared {
                 ReplicaState::Slow => (MemberStanding::Slow, 0),
                 ReplicaState::Lost(_) => (MemberStanding::Lost, 0),
             };
-            let is_member = !member.standing().is_removed() && !member.standing().is_candidate();
+            let is_member = !member.state().is_removed() && !member.state().is_candidate();
             index(position).filter(|_| is_member).map(|index| progress(index, standing, missing_bytes))
         };
         let mut members: Vec<_> = open.members.iter().enumerate().filter_map(of_member).collect();

@@ -449,7 +449,7 @@ impl Sending<'_> {
     async fn read_page(&self, page: usize) -> Result<Page, Stop> {
         debug_assert!(page < PAGES && bytes_of(page).end <= SIZE_BYTES);
         let open = Rc::clone(&self.session.open.borrow());
-        for source in open.members.iter().filter(|source| source.is_in_use()) {
+        for source in open.members.iter().filter(|source| source.state().is_in_sync()) {
             if let Some(pages) = read(&self.session.world, source).await {
                 return Ok(pages[page]);
             }

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use pmof_control::{PoolState, Request, Role, Roster, RosterMember};
+use pmof_replication::member_state::Event;
 use uuid::Uuid;
 
 use super::{
@@ -62,7 +63,7 @@ impl Session {
             let to_tell = {
                 let _guard = self.view_lock.lock().await;
                 let may_return = known.is_none_or(|uuid| self.membership.borrow().may_return(index, uuid));
-                if self.has_ended.get() || !may_return || member.is_failed() {
+                if self.has_ended.get() || !may_return || !member.state().is_connected() {
                     return false;
                 }
                 let roster = self.membership.borrow().roster().cloned();
@@ -204,7 +205,8 @@ impl Session {
             }
             let _changing = self.changing.lock().await;
             self.world.borrow_mut().is_changing[self.writer] = true;
-            let is_about_witnesses = self.world.borrow().control == Some(Control::WitnessJoins);
+            let control = self.world.borrow().control;
+            let is_about_witnesses = matches!(control, Some(Control::WitnessJoins | Control::WitnessCaughtUp));
             match kind {
                 _ if is_about_witnesses && kind % 2 == 0 => _ = self.add(None, Role::Witness).await,
                 0..=2 => _ = self.add(None, Role::Data).await,
@@ -225,7 +227,7 @@ impl Session {
                 let mut spares = membership.roster().into_iter().flat_map(Roster::spares);
                 (spares.clone().any(|spare| !spare.replica_uuid.is_nil()), spares.next().is_some())
             };
-            let is_out = |member: &Rc<Member>| member.is_failed() && !member.is_removed && !member.is_witness;
+            let is_out = |member: &Rc<Member>| member.state().is_lost() && member.state().is_data_member();
             let is_wanted = is_begun || (is_any && self.members.borrow().iter().any(is_out));
             if is_wanted && !self.changing.is_held() {
                 let _changing = self.changing.lock().await;
@@ -262,6 +264,7 @@ impl Session {
             self.take_out(position).await;
             return false;
         }
+        made.member.take(Event::MadeMember);
         self.attended.borrow_mut()[position] = false;
         let added = if role == Role::Witness { Fault::WitnessAdded } else { Fault::MemberAdded };
         self.world.borrow_mut().count(added);
@@ -276,7 +279,7 @@ impl Session {
         }
         let connection = self.world.borrow_mut().connect(self.writer, machine)?;
         let is_witness = role == Role::Witness;
-        let member = Rc::new(Member::new(machine, Some(connection), true).of_witness(is_witness));
+        let member = Rc::new(Member::candidate(machine, connection).of_witness(is_witness));
         let count = (roster.counted().count() as u16 + 1).max(index + 1);
         let create = Message::Create { index, count, is_witness };
         let mut answer = ask(&self.world, &member, create.clone()).await;
@@ -350,8 +353,9 @@ impl Session {
         let is_other = |at: usize| Some(at) != position;
         let others_in_use = {
             let open = self.open.borrow();
-            let mut others = open.members.iter().enumerate().filter(|(at, member)| is_other(*at) && !member.is_witness);
-            others.any(|(_, member)| member.is_in_use())
+            let mut others =
+                open.members.iter().enumerate().filter(|(at, member)| is_other(*at) && !member.state().is_witness());
+            others.any(|(_, member)| member.state().is_in_sync())
         };
         if !others_in_use {
             return false;
@@ -422,7 +426,7 @@ impl Session {
             return;
         }
         for _ in 0..20 {
-            let is_in_use = |at: usize| self.members.borrow().get(at).is_some_and(|member| member.is_in_use());
+            let is_in_use = |at: usize| self.members.borrow().get(at).is_some_and(|member| member.state().is_in_sync());
             let old_position = self.view.borrow().position(old);
             let new_position = self.members.borrow().iter().rposition(|member| member.target == machine);
             if !old_position.is_some_and(is_in_use) || new_position.is_some_and(is_in_use) {
@@ -457,8 +461,9 @@ impl Session {
             self.world.borrow_mut().count(Fault::SpareGoneOnWith);
             return self.go_on_with(&roster, spare).await;
         }
-        let is_lost =
-            |member: &&RosterMember| self.position(member).is_some_and(|at| self.members.borrow()[at].is_failed());
+        let is_lost = |member: &&RosterMember| {
+            self.position(member).is_some_and(|at| !self.members.borrow()[at].state().is_connected())
+        };
         let (Some(spare), Some(lost)) = (roster.spares().next(), roster.with_data().find(is_lost)) else { return };
         let taking = |replica_uuid| Some(RosterMember { replica_uuid, ..spare.clone() });
         if self.note(spare.index, taking(lost.replica_uuid)).await != Changed::Done {

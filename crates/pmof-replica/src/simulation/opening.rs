@@ -7,6 +7,7 @@ use std::{
 };
 
 use pmof_control::{Claim, Request, Role, Roster};
+use pmof_replication::member_state::MemberState;
 
 use super::{
     faults::Fault,
@@ -264,7 +265,7 @@ fn new_session(
     };
     let rule = without(Rule::of(electorate.count().into()), &|index| electorate.is_leaving(index));
     let before = electorate.before().map(|(count, has)| without(Rule::of(count), &|index| !has(index)));
-    let in_use = positions(&members, Member::is_in_use);
+    let in_use = positions(&members, MemberState::is_in_sync);
     let mut view = View::new(rule, indexes, agreement.base, agreement.mark, in_use);
     if let Some(before) = before {
         view.found_changed(before);
@@ -331,7 +332,7 @@ fn started(world: &Shared, mut session: Session, found: &Pages, electorate: &Ele
     if (in_use.count_ones() as usize) < electorate.data_count() {
         world.borrow_mut().count(Fault::OpenedWithoutAll);
     }
-    let witnesses = positions(&session.members.borrow(), |member| member.is_witness && !member.is_failed());
+    let witnesses = positions(&session.members.borrow(), |state| state.is_witness() && state.is_connected());
     if in_use.is_power_of_two() && witnesses != 0 {
         world.borrow_mut().count(Fault::OpenedByReplicaAndWitness);
     }

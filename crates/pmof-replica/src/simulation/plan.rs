@@ -104,6 +104,8 @@ pub(super) enum Control {
     HolderNotJudged,
     /// A witness that is back counts as one that has everything.
     WitnessJoins,
+    /// A witness is copied to, as one that has data: an assertion of the library must notice.
+    WitnessCaughtUp,
     /// The staging area of an asynchronous member is not flushed.
     StagingNotFlushed,
     /// What is dropped at the bound of the lag is not copied.
@@ -123,7 +125,7 @@ impl Control {
     pub(super) fn may_show(self, plan: &Plan) -> bool {
         match self {
             Self::MarksNotCompared | Self::LostForgotten => !plan.has_changes && plan.asynchronous.is_none(),
-            Self::RemovedVotes | Self::AnnouncedHolds | Self::WitnessJoins => plan.has_changes,
+            Self::RemovedVotes | Self::AnnouncedHolds | Self::WitnessJoins | Self::WitnessCaughtUp => plan.has_changes,
             Self::StagingNotFlushed | Self::DroppedForgotten | Self::PointBeforeFlush => plan.asynchronous.is_some(),
             Self::RottenTaken => plan.has_rot,
             Self::VersionNotChecked => plan.has_versions,
@@ -133,7 +135,7 @@ impl Control {
     }
 }
 
-pub(super) const CONTROLS: [Control; 20] = [
+pub(super) const CONTROLS: [Control; 21] = [
     Control::AcknowledgedEarly,
     Control::PageNotMarked,
     Control::BehindAsSource,
@@ -148,6 +150,7 @@ pub(super) const CONTROLS: [Control; 20] = [
     Control::FoundEpochNames,
     Control::HolderNotJudged,
     Control::WitnessJoins,
+    Control::WitnessCaughtUp,
     Control::StagingNotFlushed,
     Control::DroppedForgotten,
     Control::PointBeforeFlush,

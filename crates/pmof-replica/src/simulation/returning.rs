@@ -3,6 +3,7 @@
 use std::{rc::Rc, sync::Arc};
 
 use pmof_control::{Claim, Reply, Request, Role, Roster, RosterMember};
+use pmof_replication::member_state::{Event, MemberState};
 
 use super::{
     faults::Fault,
@@ -32,6 +33,11 @@ struct Joining {
     mark: Request,
 }
 
+/// As `epochs::not_joined`.
+fn not_joined(state: MemberState) -> Halt {
+    if state.is_slow() { Halt::Slow } else { Halt::Later }
+}
+
 /// Why a member did not come back this time.
 pub(super) enum Halt {
     Ended,
@@ -46,7 +52,7 @@ impl Session {
         while !self.is_stopping.get() {
             let members = self.open.borrow().members.clone();
             for (position, member) in members.iter().enumerate() {
-                let is_out = !member.is_well() && !member.is_removed;
+                let is_out = !member.state().is_well() && !member.state().is_removed();
                 if is_out && !std::mem::replace(&mut self.attended.borrow_mut()[position], true) {
                     self.tasks.start(self.writer, Rc::clone(&self).bring_back(position));
                 }
@@ -63,7 +69,7 @@ impl Session {
             let open = self.open.borrow();
             (open.members.clone(), Arc::clone(&open.written))
         };
-        let in_use_before = members.iter().filter(|member| member.is_in_use()).count();
+        let in_use_before = members.iter().filter(|member| member.state().is_in_sync()).count();
         if written.is_empty() || in_use_before != self.data_count() {
             return;
         }
@@ -72,20 +78,20 @@ impl Session {
         let open = {
             let Some(_hold) = self.hold_all().await else { return };
             let fresh = Open { written: Arc::new(PageMap::new(SIZE_BYTES)), ..Open::clone(&self.open.borrow()) };
-            let members = positions(&fresh.members, |member| !member.is_removed && !member.is_witness);
+            let members = positions(&fresh.members, MemberState::has_data);
             self.older.borrow_mut().set_aside(written, members);
             let fresh = Rc::new(fresh);
             *self.open.borrow_mut() = Rc::clone(&fresh);
             fresh
         };
-        let in_use = open.members.iter().enumerate().filter(|(_, member)| member.is_in_use());
+        let in_use = open.members.iter().enumerate().filter(|(_, member)| member.state().is_in_sync());
         let asked: Vec<_> =
             in_use.map(|(at, member)| (at, member, send(&self.world, member, Message::Flush))).collect();
         if asked.len() < in_use_before {
             self.world.borrow_mut().count(Fault::LostBeforeForgotten);
         }
         let mut flushed = match self.world.borrow().control {
-            Some(Control::LostForgotten) => !positions(&open.members, Member::is_in_use),
+            Some(Control::LostForgotten) => !positions(&open.members, MemberState::is_in_sync),
             _ => 0,
         };
         for (position, member, question) in asked {
@@ -124,7 +130,7 @@ impl Session {
 
     async fn try_to_bring_back(&self, position: usize, left: &mut Option<PageMap>) -> Result<(), Halt> {
         let (member, is_compared) = self.returning(position, left).await?;
-        if member.is_witness && self.world.borrow().control != Some(Control::WitnessJoins) {
+        if member.state().is_witness() && self.world.borrow().control != Some(Control::WitnessCaughtUp) {
             return self.admit_witness(position, member).await;
         }
         let catch_up = self.admit(position, &member, is_compared, left).await?;
@@ -143,7 +149,7 @@ impl Session {
         if let Err(halt) = done {
             self.world.borrow_mut().count(Fault::CatchUpInterrupted);
             if matches!(halt, Halt::Slow) {
-                member.leave_behind();
+                member.take(Event::LeftBehind);
             } else {
                 fail(&self.world, &member);
             }
@@ -159,29 +165,31 @@ impl Session {
 
     async fn returning(&self, position: usize, left: &mut Option<PageMap>) -> Result<(Rc<Member>, bool), Halt> {
         let member = Rc::clone(&self.open.borrow().members[position]);
-        if !member.is_failed() && member.is_slow.get() {
+        if member.state().is_slow() {
             return self.no_longer_slow(position, member, left.is_some()).await;
         }
-        if !member.is_failed() {
+        if member.state().is_connected() {
             return Ok((member, true));
         }
-        if member.is_removed {
+        if member.state().is_removed() {
             return Err(Halt::Ended);
         }
         let target = member.target;
         let connection = self.world.borrow_mut().connect(self.writer, target).ok_or(Halt::Later)?;
-        let returned = Member::new(target, Some(connection), true);
-        let replica = self.ask_for(position, &returned).await.inspect_err(|_| fail(&self.world, &returned))?;
+        let asked = Member::new(target, Some(connection), true);
+        let replica = self.ask_for(position, &asked).await.inspect_err(|_| fail(&self.world, &asked))?;
         let (index, replica_uuid, state) = (replica.index, replica.uuid, replica.state);
         let may_return = {
             let _guard = self.view_lock.lock().await;
             self.membership.borrow().may_return(index, replica_uuid)
         };
         if !may_return {
-            fail(&self.world, &returned);
+            fail(&self.world, &asked);
             return Err(Halt::Rejected);
         }
-        let returned = Rc::new(returned.of_witness(self.membership.borrow().is_witness(index, replica_uuid)));
+        let is_known_as_witness = self.world.borrow().control != Some(Control::WitnessJoins);
+        let is_witness = is_known_as_witness && self.membership.borrow().is_witness(index, replica_uuid);
+        let returned = Rc::new(member.reconnected(asked.connection, is_witness));
         let apart = {
             let _guard = self.view_lock.lock().await;
             self.check_returned(position, &Found { index, state: &state }, &returned)?
@@ -282,7 +290,7 @@ impl Session {
             }
             self.in_use() == self.view.borrow().current() || self.change().await
         };
-        if !is_settled || (!member.is_witness && self.flush(&member).await.is_err()) {
+        if !is_settled || (!member.state().is_witness() && self.flush(&member).await.is_err()) {
             return Err(Halt::Slow);
         }
         let (index, is_known) = {
@@ -301,7 +309,7 @@ impl Session {
         let Some(_hold) = self.hold_all().await else { return Err(Halt::Ended) };
         let open = Rc::clone(&self.open.borrow());
         let mut members = open.members.clone();
-        member.is_slow.set(false);
+        member.take(Event::Admitted);
         members[position] = member;
         *self.open.borrow_mut() = Rc::new(Open { members, ..Open::clone(&open) });
         self.world.borrow_mut().count(Fault::WitnessBack);
@@ -330,7 +338,7 @@ impl Session {
         let catch_up = Rc::new(CatchUp::new(missing));
         let mut members = open.members.clone();
         members[position] = Rc::clone(member);
-        if member.is_slow.replace(false) {
+        if member.take(Event::Admitted).from.is_slow() {
             self.world.borrow_mut().count(Fault::SlowTakenBack);
         }
         let others = open.catching_up.iter().filter(|(of, _)| *of != position).cloned();
@@ -379,10 +387,10 @@ impl Session {
         let pages =
             |range: &std::ops::Range<u64>| (range.start / PAGE_BYTES) as usize..range.end.div_ceil(PAGE_BYTES) as usize;
         let open = Rc::clone(&self.open.borrow());
-        let source = open.members.iter().find(|source| source.is_in_use()).ok_or(Halt::Later)?;
+        let source = open.members.iter().find(|source| source.state().is_in_sync()).ok_or(Halt::Later)?;
         let mut differing: Vec<usize> = window.iter().flat_map(pages).collect();
         if is_compared {
-            let others = open.members.iter().filter(|other| other.is_in_use() && !Rc::ptr_eq(other, source));
+            let others = open.members.iter().filter(|other| other.state().is_in_sync() && !Rc::ptr_eq(other, source));
             let mut held = Vec::new();
             for holder in [source, member].into_iter().chain(others) {
                 held.push(read(&self.world, holder).await.ok_or(Halt::Later)?);
@@ -393,7 +401,7 @@ impl Session {
         }
         for page in differing {
             let mut bytes = None;
-            for source in open.members.iter().filter(|source| source.is_in_use()) {
+            for source in open.members.iter().filter(|source| source.state().is_in_sync()) {
                 bytes = read(&self.world, source).await;
                 if bytes.is_some() {
                     break;
@@ -403,12 +411,12 @@ impl Session {
             debug_assert!(bytes_of(page).end <= SIZE_BYTES);
             send(&self.world, member, Message::Write { page, words });
         }
-        if member.is_failed() { Err(Halt::Later) } else { Ok(()) }
+        if member.state().is_connected() { Ok(()) } else { Err(Halt::Later) }
     }
 
     /// As `Epochs::mark_behind`.
     async fn mark_behind(&self, position: usize, member: &Rc<Member>) -> Result<(), Halt> {
-        if member.is_slow.get() {
+        if member.state().is_slow() {
             return Err(Halt::Slow);
         }
         let mark = {
@@ -481,17 +489,14 @@ impl Session {
         if mark != joining.mark {
             self.mark(member, mark).await?;
         }
-        if member.is_slow.get() {
-            return Err(Halt::Slow);
+        let caught_up = member.take(Event::CaughtUp).to;
+        if caught_up.is_behind() {
+            return Err(not_joined(caught_up));
         }
-        member.is_behind.set(false);
         let is_fresh = self.changes.get() == joining.changes;
         let _ = self.go_on(if is_fresh { joining.change } else { Change::default() }).await;
-        if member.is_failed() {
-            return Err(Halt::Later);
-        }
-        if member.is_slow.get() {
-            return Err(Halt::Slow);
+        if !member.state().is_in_sync() {
+            return Err(not_joined(member.state()));
         }
         let open = Rc::clone(&self.open.borrow());
         let catching_up = open.catching_up.iter().filter(|(of, _)| *of != position).cloned().collect();

@@ -114,7 +114,7 @@ impl Session {
     /// As `members_in_use` and `compare` there.
     async fn read_in_use(&self) -> Option<(Vec<Rc<Member>>, Vec<Pages>)> {
         let members = self.open.borrow().members.clone();
-        let in_use: Vec<_> = members.into_iter().filter(|member| member.is_in_use()).collect();
+        let in_use: Vec<_> = members.into_iter().filter(|member| member.state().is_in_sync()).collect();
         let mut held = Vec::new();
         for member in &in_use {
             held.push(read(&self.world, member).await?);

@@ -9,6 +9,7 @@ use std::{
 };
 
 use pmof_control::{Reply, Request, Roster};
+use pmof_replication::member_state::{Event, Link, MemberCell, MemberState, Transition};
 
 use super::{
     faults::Fault,
@@ -30,60 +31,53 @@ use crate::{
     view::{Change, Positions, Step, View},
 };
 
-/// A member as its writer sees it.
+/// A member as its writer sees it, in the states that the library ships.
 #[derive(Debug)]
 pub(super) struct Member {
     pub(super) target: usize,
     pub(super) connection: Option<usize>,
-    pub(super) is_witness: bool,
-    /// It is none any more, or never was.
-    pub(super) is_removed: bool,
-    is_failed: Cell<bool>,
-    pub(super) is_behind: Cell<bool>,
-    /// Nobody waits for it.
-    pub(super) is_slow: Cell<bool>,
+    state: MemberCell,
 }
 
 impl Member {
     pub(super) fn new(target: usize, connection: Option<usize>, is_behind: bool) -> Self {
-        Self {
-            target,
-            connection,
-            is_witness: false,
-            is_removed: false,
-            is_failed: Cell::new(connection.is_none()),
-            is_behind: Cell::new(is_behind),
-            is_slow: Cell::default(),
-        }
+        let state = match connection {
+            None => MemberState::Lost,
+            Some(_) if is_behind => MemberState::Behind(Link::Connected),
+            Some(_) => MemberState::InSync,
+        };
+        Self { target, connection, state: MemberCell::new(state) }
     }
 
-    /// The same of a witness, which is behind for ever.
+    /// A replica that is no member yet.
+    pub(super) fn candidate(target: usize, connection: usize) -> Self {
+        let state = MemberCell::new(MemberState::Candidate(Link::Connected));
+        Self { target, connection: Some(connection), state }
+    }
+
+    /// The same of a witness.
     pub(super) fn of_witness(self, is_witness: bool) -> Self {
-        self.is_behind.set(self.is_behind.get() || is_witness);
-        Self { is_witness, ..self }
+        let state = if is_witness { self.state().of_witness() } else { self.state() };
+        Self { state: MemberCell::new(state), ..self }
     }
 
     /// Nobody, in the place of one that is no member.
     pub(super) fn none(target: usize) -> Self {
-        Self { is_removed: true, ..Self::new(target, None, false) }
+        Self { target, connection: None, state: MemberCell::new(MemberState::Removed) }
     }
 
-    pub(super) fn is_in_use(&self) -> bool {
-        !self.is_failed() && !self.is_behind.get()
+    /// As `Standing::reconnected`.
+    pub(super) fn reconnected(&self, connection: Option<usize>, is_witness: bool) -> Self {
+        let back = if is_witness { Event::BackAsWitness } else { Event::BackWithData };
+        Self { target: self.target, connection, state: self.state.succeeded_by(back) }
     }
 
-    /// As `Standing::is_well`.
-    pub(super) fn is_well(&self) -> bool {
-        self.is_in_use() || (self.is_witness && !self.is_failed() && !self.is_slow.get())
+    pub(super) fn state(&self) -> MemberState {
+        self.state.get()
     }
 
-    pub(super) fn leave_behind(&self) {
-        self.is_behind.set(true);
-        self.is_slow.set(true);
-    }
-
-    pub(super) fn is_failed(&self) -> bool {
-        self.is_failed.get()
+    pub(super) fn take(&self, event: Event) -> Transition {
+        self.state.take(event)
     }
 }
 
@@ -135,8 +129,12 @@ pub(super) struct Session {
     pub(super) attended: RefCell<Vec<bool>>,
 }
 
-pub(super) fn positions(members: &[Rc<Member>], is: impl Fn(&Member) -> bool) -> Positions {
-    members.iter().enumerate().filter(|(_, member)| is(member)).fold(0, |all, (position, _)| all | 1 << position)
+pub(super) fn positions(members: &[Rc<Member>], is: impl Fn(MemberState) -> bool) -> Positions {
+    members
+        .iter()
+        .enumerate()
+        .filter(|(_, member)| is(member.state()))
+        .fold(0, |all, (position, _)| all | 1 << position)
 }
 
 pub(super) fn bytes_of(page: usize) -> std::ops::Range<u64> {
@@ -145,13 +143,14 @@ pub(super) fn bytes_of(page: usize) -> std::ops::Range<u64> {
 
 /// Takes a member out of use.
 pub(super) fn fail(world: &Shared, member: &Member) {
-    if let (Some(connection), false) = (member.connection, member.is_failed.replace(true)) {
+    let was_connected = member.take(Event::Lost).from.is_connected();
+    if let Some(connection) = member.connection.filter(|_| was_connected) {
         world.borrow_mut().close_here(connection);
     }
 }
 
 pub(super) fn send(world: &Shared, member: &Member, message: Message) -> Option<u64> {
-    let connection = member.connection.filter(|_| !member.is_failed())?;
+    let connection = member.connection.filter(|_| member.state().is_connected())?;
     Some(world.borrow_mut().send(connection, message))
 }
 
@@ -159,7 +158,7 @@ pub(super) fn send(world: &Shared, member: &Member, message: Message) -> Option<
 pub(super) async fn answer(world: &Shared, member: &Member, question: Option<u64>) -> Option<Answer> {
     let (connection, question) = (member.connection?, question?);
     let answer = std::future::poll_fn(|_| world.borrow_mut().answer(connection, question)).await;
-    if member.is_failed() {
+    if !member.state().is_connected() {
         return None;
     }
     if answer.is_none() || matches!(answer, Some(Answer::Refused)) {
@@ -205,13 +204,13 @@ pub(super) async fn tell(world: &Shared, member: &Member, message: Message) -> b
 
 impl Session {
     pub(super) fn in_use(&self) -> Positions {
-        positions(&self.members.borrow(), Member::is_in_use) & !self.membership.borrow().leaving()
+        positions(&self.members.borrow(), MemberState::is_in_sync) & !self.membership.borrow().leaving()
     }
 
     /// Where the members in sync lie.
     pub(super) fn targets_in_use(&self) -> Vec<usize> {
         let members = self.members.borrow();
-        members.iter().filter(|member| member.is_in_use()).map(|member| member.target).collect()
+        members.iter().filter(|member| member.state().is_in_sync()).map(|member| member.target).collect()
     }
 
     /// As `State::connected`.
@@ -220,12 +219,12 @@ impl Session {
         if self.view.borrow().is_quorum(prompt) {
             prompt
         } else {
-            positions(&self.members.borrow(), |member| !member.is_failed())
+            positions(&self.members.borrow(), MemberState::is_connected)
         }
     }
 
     fn prompt(&self) -> Positions {
-        positions(&self.members.borrow(), |member| !member.is_failed() && !member.is_slow.get())
+        positions(&self.members.borrow(), MemberState::is_prompt)
     }
 
     /// As `State::leave_behind`.
@@ -234,7 +233,7 @@ impl Session {
         let slow = position.map_or(0, |position| 1 << position);
         let may = self.view.borrow().may_go_on_with(self.prompt() & !slow, self.in_use() & !slow);
         if may && slow != 0 {
-            member.leave_behind();
+            member.take(Event::LeftBehind);
             self.world.borrow_mut().count(Fault::SlowLeftBehind);
         }
         may && slow != 0
@@ -253,13 +252,13 @@ impl Session {
             if let Poll::Ready(answer) = waiting.as_mut().poll(context) {
                 return Poll::Ready(answer);
             }
-            if member.is_slow.get() && !has_view {
+            if member.state().is_slow() && !has_view {
                 return Poll::Ready(None);
             }
             if let Some(steps) = &mut patience {
                 *steps = steps.saturating_sub(1);
                 let is_free = has_view || !self.view_lock.is_held();
-                if *steps == 0 && is_free && !member.is_slow.get() && self.leave_behind(member) {
+                if *steps == 0 && is_free && !member.state().is_slow() && self.leave_behind(member) {
                     return Poll::Ready(None);
                 }
             }
@@ -280,12 +279,12 @@ impl Session {
             if question.is_none() {
                 continue;
             }
-            if member.is_slow.get() {
+            if member.state().is_slow() {
                 self.world.borrow_mut().count(Fault::SlowAsked);
             }
             match self.answer_in_time(member, question, true).await {
                 Some(answer) if is_answer_to(&message, &answer) => answered |= 1 << position,
-                None if member.is_slow.get() => {}
+                None if member.state().is_slow() => {}
                 _ => fail(&self.world, member),
             }
         }
@@ -316,7 +315,7 @@ impl Session {
     pub(super) async fn begin(&self, is_clean: bool, source: usize) -> Option<Pages> {
         if !self.change().await {
             let members = self.members.borrow().clone();
-            if members.iter().any(|member| !member.is_in_use()) {
+            if members.iter().any(|member| !member.state().is_in_sync()) {
                 return None;
             }
         }
@@ -333,7 +332,7 @@ impl Session {
         self.view.borrow_mut().note_equal(self.in_use());
         let members = self.members.borrow().clone();
         let (before, rest) = members.split_at(source);
-        for member in rest.iter().chain(before).filter(|member| member.is_in_use()) {
+        for member in rest.iter().chain(before).filter(|member| member.state().is_in_sync()) {
             if let Some(pages) = read(&self.world, member).await {
                 return Some(pages);
             }
@@ -344,7 +343,7 @@ impl Session {
     async fn equalize(&self, source: usize) -> Option<()> {
         let members = self.members.borrow().clone();
         let (mut holders, mut held) = (vec![&members[source]], vec![read(&self.world, &members[source]).await?]);
-        let others = members.iter().enumerate().filter(|(at, member)| *at != source && member.is_in_use());
+        let others = members.iter().enumerate().filter(|(at, member)| *at != source && member.state().is_in_sync());
         for (_, member) in others {
             if let Some(found) = read(&self.world, member).await {
                 holders.push(member);
@@ -365,7 +364,7 @@ impl Session {
 
     async fn flush_everything(&self) {
         let members = self.members.borrow().clone();
-        for member in members.iter().filter(|member| member.is_in_use()) {
+        for member in members.iter().filter(|member| member.state().is_in_sync()) {
             let _ = ask(&self.world, member, Message::Flush).await;
         }
     }
@@ -378,7 +377,7 @@ impl Session {
     /// As `Epochs::raise_mark`.
     async fn tell_counted(&self, request: Request) {
         let in_use = self.in_use();
-        let is_well = |member: &Member| member.is_witness && member.is_well();
+        let is_well = |state: MemberState| state.is_witness() && state.is_well();
         let witnesses = positions(&self.members.borrow(), is_well) & !self.membership.borrow().leaving();
         self.tell(if in_use == 0 { 0 } else { in_use | witnesses }, Message::Tell(request)).await;
     }
@@ -412,7 +411,7 @@ impl Session {
     async fn acknowledge(&self, members: &[Rc<Member>]) -> bool {
         let is_due = !self.is_marked.get() || self.world.borrow_mut().random.once_in(4);
         let current = || self.view.borrow().current();
-        if !is_due && positions(members, Member::is_in_use) == current() {
+        if !is_due && positions(members, MemberState::is_in_sync) == current() {
             return true;
         }
         let _guard = self.view_lock.lock().await;
@@ -443,7 +442,7 @@ impl Session {
         }
         let before: Vec<_> = open.catching_up.iter().map(|(_, catch_up)| catch_up.before_write()).collect();
         let mut missed = 0;
-        for (position, member) in open.members.iter().enumerate().filter(|(_, member)| !member.is_witness) {
+        for (position, member) in open.members.iter().enumerate().filter(|(_, member)| !member.state().is_witness()) {
             if self.has_room(member) {
                 send(&self.world, member, Message::Write { page, words: [value; WORDS] });
             } else {
@@ -470,7 +469,7 @@ impl Session {
         let reached = self.flush_in_sync(&open).await;
         let is_early = match self.world.borrow().control {
             Some(Control::AcknowledgedEarly) => true,
-            Some(Control::SlowAcknowledgedEarly) => open.members.iter().any(|member| member.is_slow.get()),
+            Some(Control::SlowAcknowledgedEarly) => open.members.iter().any(|member| member.state().is_slow()),
             _ => false,
         };
         if is_early {
@@ -490,7 +489,7 @@ impl Session {
     }
 
     async fn flush_in_sync(&self, open: &Open) -> Vec<Rc<Member>> {
-        let in_sync = open.members.iter().filter(|member| !member.is_behind.get());
+        let in_sync = open.members.iter().filter(|member| member.state().is_in_sync());
         let flushing: Vec<_> = in_sync.map(|member| (member, send(&self.world, member, Message::Flush))).collect();
         let mut reached = Vec::new();
         for (member, question) in flushing {
@@ -503,18 +502,18 @@ impl Session {
 
     /// As `Open::write_on`: whether a write is posted.
     fn has_room(&self, member: &Member) -> bool {
-        if member.is_slow.get() {
+        if member.state().is_slow() {
             return false;
         }
         {
             let mut world = self.world.borrow_mut();
-            if member.is_failed() || world.is_faultless || !world.random.once_in(20) {
+            if !member.state().is_connected() || world.is_faultless || !world.random.once_in(20) {
                 return true;
             }
             world.count(Fault::NoRoom);
         }
-        if member.is_behind.get() {
-            member.leave_behind();
+        if member.state().is_behind() {
+            member.take(Event::LeftBehind);
             return false;
         }
         self.view_lock.is_held() || !self.leave_behind(member)
@@ -526,8 +525,8 @@ impl Session {
         reached: &'m [Rc<Member>],
         is_acknowledged: bool,
     ) -> Option<(Vec<&'m Rc<Member>>, bool)> {
-        let has_it: Vec<_> = reached.iter().filter(|member| member.is_in_use()).collect();
-        let counted = open.members.iter().filter(|member| !member.is_removed && !member.is_witness).count();
+        let has_it: Vec<_> = reached.iter().filter(|member| member.state().is_in_sync()).collect();
+        let counted = open.members.iter().filter(|member| member.state().is_data_member()).count();
         let is_missed = has_it.len() < counted;
         (!has_it.is_empty() && (!is_missed || is_acknowledged)).then_some((has_it, is_missed))
     }
@@ -595,7 +594,7 @@ impl Session {
             self.has_ended.set(true);
         }
         let members = self.open.borrow().members.clone();
-        for member in members.iter().filter(|member| !member.is_behind.get() || member.is_witness) {
+        for member in members.iter().filter(|member| member.state().is_in_sync() || member.state().is_witness()) {
             let _ = ask(&self.world, member, Message::Tell(Request::Close { in_order: true })).await;
         }
         self.give_up();
@@ -607,7 +606,7 @@ impl Session {
         let mut world = self.world.borrow_mut();
         let is_reached = |member: &&Rc<Member>| {
             let target = &world.targets[member.target];
-            member.is_in_use() && target.open_by.is_some() && target.open_by == member.connection
+            member.state().is_in_sync() && target.open_by.is_some() && target.open_by == member.connection
         };
         let reached: Vec<_> = members.iter().filter(is_reached).collect();
         let all: Vec<_> = reached.iter().map(|member| sound(&world.targets[member.target].durable)).collect();

@@ -32,7 +32,7 @@ impl Pool {
             return Ok(changer.go_on_with(&roster, spare)?);
         }
         let open = self.0.hold().map_err(ChangeError::from)?;
-        let are_lost = positions.iter().filter(|position| open.members[**position].standing().failure().is_some());
+        let are_lost = positions.iter().filter(|position| open.members[**position].state().is_lost());
         // One that nobody has ever found has no name by which the roster could tell whose place is taken. At some positions no member is.
         let known = || roster.with_data().filter(|member| !member.replica_uuid.is_nil());
         let member_at = |position: &usize| {
@@ -121,7 +121,7 @@ impl Changer<'_> {
         let outcome = loop {
             let open = self.shared.hold()?;
             let failure = open.members[position].standing().failure().map(Arc::clone);
-            let is_back = self.position(lost)?.is_some_and(|at| open.members[at].standing().is_in_use());
+            let is_back = self.position(lost)?.is_some_and(|at| open.members[at].state().is_in_sync());
             let missing_bytes = open.missing_bytes(position);
             drop(open);
             if let Some(source) = failure {

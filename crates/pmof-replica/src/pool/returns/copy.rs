@@ -40,7 +40,7 @@ impl Open {
         };
         // One that fails in the middle is lost; the next one begins again, which changes nothing.
         let is_read = ranges.is_empty() || self.in_use().any(|source| source.read_ranges(&ranges, &mut post).is_ok());
-        if !is_read || member.standing().failure().is_some() {
+        if !is_read || !member.state().is_connected() {
             return Err(Halt::Later);
         }
         Ok(ranges.iter().map(|range| range.end - range.start).sum())
@@ -57,7 +57,7 @@ impl Open {
         let source = self.source_for(member)?;
         let members = self.members.iter().map(|member| &**member).enumerate();
         let all: Vec<_> = members
-            .filter(|(_, one)| is_same(*one, member) || (one.standing().is_in_use() && one.control().is_some()))
+            .filter(|(_, one)| is_same(*one, member) || (one.state().is_in_sync() && one.control().is_some()))
             .collect();
         let at = |of: &dyn Member| all.iter().position(|(_, one)| is_same(*one, of)).ok_or(Halt::Later);
         let (source, returned) = (at(source)?, at(member)?);

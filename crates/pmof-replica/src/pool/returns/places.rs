@@ -54,7 +54,7 @@ impl Returns {
         let open = guard.as_ref().ok_or(Halt::Ended)?;
         let standing = open.members[position].standing();
         let why = standing.failure().cloned().ok_or(Halt::Later)?;
-        let absent = AbsentMember::new(Arc::clone(&standing.place), why).of_witness(standing.is_witness());
+        let absent = AbsentMember::new(Arc::clone(&standing.place), why).of_witness(standing.state().is_witness());
         let absent: Arc<dyn Member> = Arc::new(absent);
         if let Some(epochs) = &open.epochs {
             epochs.replace(position, &absent);

@@ -79,7 +79,7 @@ impl Returns {
         if !self.spares.is_learner(position) {
             return Ok(false);
         }
-        if !self.pause(LOOK) || member.standing().failure().is_some() {
+        if !self.pause(LOOK) || !member.state().is_connected() {
             return Err(Halt::Ended);
         }
         Ok(true)
@@ -113,9 +113,8 @@ impl Returns {
             return;
         };
         let is_lost = |(position, member): (usize, &Arc<dyn Member>)| {
-            let standing = member.standing();
-            let is_lost = standing.failure().is_some() && !standing.is_removed() && !standing.is_witness();
-            is_lost.then_some(position)
+            let state = member.state();
+            (state.is_lost() && state.is_data_member()).then_some(position)
         };
         let lost: Vec<_> = open.members.iter().enumerate().filter_map(is_lost).collect();
         let due = self.spares.lost.lock().look(&lost, Instant::now(), self.spares.after);

@@ -35,7 +35,7 @@ impl Returns {
             match self.find_difference(pool, events, &**member) {
                 Ok(found) => break found,
                 // The one that it was compared with was lost: with another one, or when that is back.
-                Err(_) if member.standing().is_in_use() && self.pause(AGAIN_AFTER) => {}
+                Err(_) if member.state().is_in_sync() && self.pause(AGAIN_AFTER) => {}
                 // It was lost itself, or the pool was closed: the next catch-up compares it as much as is needed.
                 Err(_) => return,
             }
