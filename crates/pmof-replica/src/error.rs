@@ -16,11 +16,14 @@ use crate::{ChangeError, PersistFailure, PoolUrl, PoolUrlError, ReplicaPlace, Ta
 
 use self::lists::{domains, listed};
 
+pub(crate) use self::reasons::told;
+
 mod conversions;
 mod io;
 mod lists;
 mod outsiders;
 mod reach;
+mod reasons;
 
 /// What a pool set says of a replica's place cannot be.
 #[derive(Debug, thiserror::Error)]

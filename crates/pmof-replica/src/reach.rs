@@ -3,7 +3,7 @@
 use std::{
     net::IpAddr,
     sync::{Arc, atomic::AtomicBool},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use pmof_access::{
@@ -21,7 +21,7 @@ use crate::{
     peers::Peers,
     site::Site,
     target::TargetConnection,
-    together::{GRACE, SSH_GRACE, together},
+    together::{GRACE, SSH_GRACE},
 };
 
 /// How targets are reached, and waited for: what the options of all pools have in common.
@@ -68,20 +68,7 @@ impl Reach {
         Peers::new(QueueOptions::default().waiting(self.waiting))
     }
 
-    /// Where a pool is asked for, of several places at once: a place that is still silent when `enough` have been reached is not waited for ([`together`]).
-    pub(crate) fn sites(
-        &self,
-        peers: &Peers,
-        urls: &[Arc<PoolUrl>],
-        (enough, grace): (usize, Duration),
-    ) -> Vec<Result<Site, ReplicaError>> {
-        let (reach, peers) = (self.clone(), peers.clone());
-        together(urls.to_vec(), (enough, grace), move |url: Arc<PoolUrl>, given_up| {
-            reach.until(given_up).site(&peers, &url)
-        })
-    }
-
-    /// The same, until the flag is set.
+    /// The same, but attempts to connect end once the flag is set.
     pub(crate) fn until(&self, given_up: &Arc<AtomicBool>) -> Self {
         Self { given_up: Some(Arc::clone(given_up)), ..self.clone() }
     }
@@ -168,11 +155,6 @@ impl Reach {
 /// How much longer these places may take once enough of them have answered.
 pub(crate) fn grace(urls: &[Arc<PoolUrl>]) -> Duration {
     if urls.iter().any(|url| matches!(url.target, TargetUrl::Ssh(_))) { SSH_GRACE } else { GRACE }
-}
-
-/// The same of places that others know of; `began`: when the first were asked, for on a busy machine all take longer.
-pub(crate) fn grace_since(began: Instant, urls: &[Arc<PoolUrl>]) -> Duration {
-    grace(urls).max(began.elapsed())
 }
 
 /// This process, for people who look at a target for who writes.

@@ -32,6 +32,7 @@ mod random;
 mod reading;
 mod returning;
 mod scrubbing;
+mod serving;
 mod session;
 mod state_page;
 mod target;

@@ -21,15 +21,39 @@ mod tests;
 pub(crate) const GRACE: Duration = Duration::from_millis(300);
 /// The same where ssh has to log in and start a target: longer than that takes.
 pub(crate) const SSH_GRACE: Duration = Duration::from_secs(3);
-/// Where it is more, as on a busy machine: so many times what enough have taken.
+/// Where it is more, as on a busy machine: so many times what enough have taken, those of a question before too.
 const GRACE_TIMES: u32 = 3;
 
-/// Asks all of these places at once, each on a thread of its own. Waits until all have answered, or, once `enough` have without an error, for a grace more.
+/// How long the others are awaited once enough have answered, in several questions one after the other.
+#[derive(Debug)]
+pub(crate) struct Tempo {
+    grace: Duration,
+    /// The longest that enough have taken.
+    took: Duration,
+}
+
+impl Tempo {
+    pub(crate) fn new(grace: Duration) -> Self {
+        Self { grace, took: Duration::ZERO }
+    }
+
+    /// At least so long from now on.
+    pub(crate) fn set_grace(&mut self, grace: Duration) {
+        self.grace = grace;
+    }
+
+    fn after(&mut self, took: Duration) -> Duration {
+        self.took = self.took.max(took);
+        self.grace.max(self.took * GRACE_TIMES)
+    }
+}
+
+/// Asks all of these places at once, each on a thread of its own. Waits until all have answered, or, once `enough` have without an error, for its grace more.
 /// A place that is silent until then gets [`Silent`](ReplicaError::Silent), and the flag that `ask` was given for it is set; a later answer is dropped. So `ask`
 /// changes nothing there: it connects and looks.
 pub(crate) fn together<P, T>(
     places: Vec<P>,
-    (enough, grace): (usize, Duration),
+    (enough, tempo): (usize, &mut Tempo),
     ask: impl Fn(P, &Arc<AtomicBool>) -> Result<T, ReplicaError> + Send + Sync + 'static,
 ) -> Vec<Result<T, ReplicaError>>
 where
@@ -65,7 +89,7 @@ where
     while left > 0 {
         let is_enough = answers.iter().flatten().filter(|answer| answer.is_ok()).count() >= enough;
         if is_enough && until.is_none() {
-            until = Some(Instant::now() + grace.max(began.elapsed() * GRACE_TIMES));
+            until = Some(Instant::now() + tempo.after(began.elapsed()));
         }
         let next = match until {
             Some(until) => told.recv_timeout(until.saturating_duration_since(Instant::now())),

@@ -8,6 +8,7 @@
 extern crate alloc;
 
 pub mod catch_up;
+pub mod domain;
 pub mod electorate;
 pub mod lineage;
 pub mod member_state;
@@ -15,7 +16,9 @@ pub mod member_state;
 mod member_state_tests;
 pub mod membership;
 pub mod older_pages;
+pub mod opening;
 pub mod pages;
+pub mod place;
 pub mod roster;
 pub mod view;
 

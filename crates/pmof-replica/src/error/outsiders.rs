@@ -26,11 +26,6 @@ impl ReplicaError {
 
     /// The same by the epochs that each of the members knows, and the number of their last opening.
     pub(crate) fn outside(index: u16, state: &PoolState, (lines, others): (&[Vec<Epoch>], u64)) -> Self {
-        match Outsider::of(index, state, lines) {
-            Outsider::Unrelated => Self::SameIdentity { index },
-            Outsider::WentOn => Self::AnotherHistory { index, opening: state.opening, others },
-            Outsider::Superseded => Self::Superseded { index },
-            Outsider::Left => Self::NotAMember { index },
-        }
+        Self::outsider(Outsider::of(index, state, lines), index, (state.opening, others))
     }
 }

@@ -9,6 +9,7 @@ use pmof_control::{
     Forced, MeantReplica, NewPool, OpenFor, PoolInfo, PoolRefusal, PoolState, Reply, Request, Role, Roster,
     RosterMember, WITNESS_BYTES,
 };
+use pmof_replication::opening::Left;
 use uuid::Uuid;
 
 use super::{
@@ -16,8 +17,7 @@ use super::{
     domains::number_domains,
     epochs::Epochs,
     events::Event,
-    intents::Found,
-    opened::{Checked, check_opened, check_size, place},
+    opened::{Checked, check_opened, place},
     opening::{opened_uuid, undo_creation},
     returns::Returns,
 };
@@ -354,7 +354,7 @@ impl Changer<'_> {
             &mut Some(self.returns.identity()),
         );
         let made = checked.and_then(|Checked { replica_uuid, size_bytes, state, reached, .. }| {
-            check_size((size_bytes, facts.uuid), &self.returns.identity(), role == Role::Witness)?;
+            self.returns.identity().check_size(size_bytes, role == Role::Witness)?;
             let domain = site.failure_domain(site.send(&Request::Domain));
             let name = domain.as_ref().map_or_else(String::new, |domain| domain.name.to_string());
             let standing = Standing::candidate(place(url)).of_witness(role == Role::Witness);
@@ -432,7 +432,7 @@ impl Changer<'_> {
             // Of a pool of one nobody has kept what a second may lack.
             fresh.written = Some(Arc::new(PageMap::new(fresh.facts.size_bytes)));
             fresh.intent = Some(Arc::new(Intent::new(fresh.facts.size_bytes)));
-            fresh.keep_intent(Found::Unlike);
+            fresh.keep_intent(Left::Unlike);
         }
         *guard = Some(Arc::new(fresh));
         drop(guard);

@@ -137,7 +137,7 @@ impl Follow {
         let (mut fresh, upkeep) = in_haste(|haste| {
             open_reading(|| {
                 let wanted = self.wanted.clone().with_haste(haste.clone());
-                format::open_replicas(Opening::connect(wanted, urls.to_vec(), false)?, OpenFor::Read)
+                format::open_replicas(Opening::new(wanted, urls.to_vec()), OpenFor::Read)
             })
         })?;
         let (facts, found) = (&old.facts, &fresh.facts);

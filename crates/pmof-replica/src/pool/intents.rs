@@ -4,6 +4,7 @@ use std::{ops::Range, sync::Arc, time::Duration};
 
 use pmof_access::Durability;
 use pmof_control::{Reply, Request};
+use pmof_replication::opening::Left;
 
 use super::{
     Flushings, Open, Shared,
@@ -18,23 +19,12 @@ use crate::{
 /// How long those who write are kept waiting for a sweep, before it is put off.
 const HOLD: Duration = Duration::from_millis(50);
 
-/// How an opening found the members in sync.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Found {
-    /// Closed in order, all of them.
-    Equal,
-    /// Left by a writer that died: at one mark, and none of them closed.
-    Alike,
-    /// Some closed, or one mark apart: one may be an older copy.
-    Unlike,
-}
-
 impl Open {
     /// Before the opening's epoch: has the members in use keep maps that name all extents in which they may differ. Returns these, in order;
     /// all of the pool where a member keeps no map, or where one may be an older copy, whose map and those of the others know nothing of each other.
     ///
     /// What one of them names all do before anything is copied: this opening too may end in the middle, and the next one not meet that one.
-    pub(super) fn keep_intent(&self, found: Found) -> Vec<Range<u64>> {
+    pub(super) fn keep_intent(&self, left: Left) -> Vec<Range<u64>> {
         let all = || std::iter::once(0..self.facts.size_bytes).collect();
         let Some(intent) = &self.intent else { return all() };
         let mut words = vec![0; intent.layout().word_count()];
@@ -55,16 +45,16 @@ impl Open {
                 }
             }
         }
-        match found {
+        match left {
             // Whatever is left in a map.
-            Found::Equal => words.fill(0),
-            Found::Alike => {}
-            Found::Unlike => words.fill(u32::MAX),
+            Left::Closed => words.fill(0),
+            Left::Alike => {}
+            Left::Unlike => words.fill(u32::MAX),
         }
         let map = Words { first: 0, bits: words.clone() };
-        match found {
-            Found::Equal => self.clear_on_all(&map, |_| Durability::PowerFailure),
-            Found::Alike | Found::Unlike => self.raise_on_all(&map),
+        match left {
+            Left::Closed => self.clear_on_all(&map, |_| Durability::PowerFailure),
+            Left::Alike | Left::Unlike => self.raise_on_all(&map),
         }
         intent.keep(&words);
         intent.layout().ranges(&words)
@@ -73,7 +63,7 @@ impl Open {
     /// Of a new pool, all of whose replicas are equal: has them keep a map.
     pub(super) fn begin_intent(&mut self) {
         self.intent = Some(Arc::new(Intent::new(self.facts.size_bytes)));
-        self.keep_intent(Found::Equal);
+        self.keep_intent(Left::Closed);
     }
 
     /// Before a range is written: has all members in sync know durably that they may differ there.

@@ -1,25 +1,24 @@
 //! Which members a pool has and in which states they are, found out without opening it for writing.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use pmof_control::{ConsistencyPoint, FailureDomain, Forced, PoolInfo, Reply, Request, Role, Roster, WriterStatus};
+use pmof_replication::opening::one_twice;
 use uuid::Uuid;
 
-use super::{
-    followers::Reading,
-    opened::{check_distinct, place},
-    promoted::promoted,
-    rosters::hear,
-};
+use super::{followers::Reading, opened::place, promoted::promoted, rosters::hear};
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace, TargetUrl,
     electorate::{Electorate, Word},
     follower::seen,
     lineage::{Agreement, Apart, Found, agree, quorum, votes_needed},
     peers::Peers,
-    reach::{Reach, grace_since},
+    reach::{Reach, grace},
     roster::{FoundMember, elsewhere, lacks, newest, spares_elsewhere},
-    together::together,
+    together::{Tempo, together},
 };
 
 mod copies;
@@ -133,17 +132,20 @@ struct Answer {
     domain: Option<FailureDomain>,
 }
 
+/// A look at a pool takes so long rather than call a member silent that is only slow.
+const LOOK_TIME: Duration = Duration::from_millis(800);
+
 /// Asks those that are named, and the members that they name. `is_patient`: all are waited for, because the caller acts on what it finds.
 pub(super) fn survey(reach: &Reach, named: &[Arc<PoolUrl>], is_patient: bool) -> Result<PoolMembers, PoolError> {
     let began = Instant::now();
-    // Members found by rosters have longer where the named ones took long.
+    let mut tempo = Tempo::new(Duration::ZERO);
     let enough = |answers: usize| if is_patient { usize::MAX } else { answers };
     let peers = reach.peers();
     let mut answers = ask_all(
         reach,
         &peers,
         named.iter().map(|url| (Arc::clone(url), None)),
-        (enough(named.len().div_ceil(2)), began),
+        (enough(named.len().div_ceil(2)), began, &mut tempo),
     );
     if let Some(roster) = roster(&answers).cloned() {
         copies::find(reach, &peers, &roster, &mut answers);
@@ -156,10 +158,11 @@ pub(super) fn survey(reach: &Reach, named: &[Arc<PoolUrl>], is_patient: bool) ->
         }
         let others = elsewhere(&roster, &found(&answers), &asked(&answers));
         let others = others.into_iter().map(|other| (Arc::clone(&other.url), Some(other)));
-        answers.extend(ask_all(reach, &peers, others, (enough(0), began)));
+        answers.extend(ask_all(reach, &peers, others, (enough(0), began, &mut tempo)));
         if lacks(&roster, &found(&answers)) {
             let spares = spares_elsewhere(&roster, &asked(&answers));
-            let asked = ask_all(reach, &peers, spares.into_iter().map(|url| (url, None)), (enough(0), began));
+            let asked =
+                ask_all(reach, &peers, spares.into_iter().map(|url| (url, None)), (enough(0), began, &mut tempo));
             answers.extend(asked.into_iter().map(|asked| Answer { may_be_none: true, ..asked }));
         }
         if let Some(uuid) = first(&answers).map(|first| first.header.pool_uuid) {
@@ -244,11 +247,12 @@ fn ask_all(
     reach: &Reach,
     peers: &Peers,
     places: impl Iterator<Item = (Arc<PoolUrl>, Option<FoundMember>)>,
-    (enough, began): (usize, Instant),
+    (enough, began, tempo): (usize, Instant, &mut Tempo),
 ) -> Vec<Answer> {
     let (urls, wanted): (Vec<_>, Vec<_>) = places.unzip();
     let (reach, peers) = (reach.clone(), peers.clone());
-    let answers = together(urls.clone(), (enough, grace_since(began, &urls)), move |url: Arc<PoolUrl>, given_up| {
+    tempo.set_grace(grace(&urls).max(LOOK_TIME.saturating_sub(began.elapsed())));
+    let answers = together(urls.clone(), (enough, tempo), move |url: Arc<PoolUrl>, given_up| {
         asked_there(&reach.until(given_up), &peers, &url)
     });
     urls.iter().zip(wanted).zip(answers).map(|((url, wanted), asked)| Answer::of(url, wanted, asked)).collect()
@@ -264,6 +268,13 @@ fn asked_there(reach: &Reach, peers: &Peers, url: &Arc<PoolUrl>) -> Result<Told,
     let site = reach.site(peers, url)?;
     let (info, roster) = hear(&site, url)?;
     Ok((info, roster, site.failure_domain(site.send(&Request::Domain))))
+}
+
+/// A replica and a copy of it are one replica. `replicas`: the answers of such, and their indexes.
+fn check_distinct(answers: &[Answer], replicas: impl Iterator<Item = (usize, u16)>) -> Result<(), PoolError> {
+    let Some((at, other, index)) = one_twice(replicas) else { return Ok(()) };
+    let [replica, other] = [at, other].map(|at| answers[at].place());
+    Err(PoolError::SameReplica { replica, other, index })
 }
 
 impl Answer {
@@ -343,8 +354,8 @@ fn judge(answers: Vec<Answer>) -> Result<PoolMembers, PoolError> {
     let belongs = |position: &usize| foreign[*position].is_none() && answers[*position].info.is_ok();
     let positions: Vec<_> = (0..answers.len()).filter(belongs).collect();
     let infos: Vec<_> = positions.iter().filter_map(|at| answers[*at].info.as_ref().ok()).collect();
-    let urls = positions.iter().map(|at| &answers[*at].url);
-    check_distinct(urls.zip(infos.iter().map(|info| info.header.replica_index)))?;
+    let indexes = infos.iter().map(|info| info.header.replica_index);
+    check_distinct(&answers, positions.iter().copied().zip(indexes))?;
     let found: Vec<_> =
         infos.iter().map(|info| Found { index: info.header.replica_index, state: &info.state }).collect();
     let made = electorate.count();

@@ -17,7 +17,7 @@ use super::{
     followers::KeepPoints,
     format,
     members::{MemberState, MemberStatus, PoolMembers, survey},
-    opening::{Haste, New, NewNative, Opening, Wanted, contention::chance, failed, in_haste, millis},
+    opening::{Haste, New, NewNative, Opening, Wanted, failed, in_haste, millis},
     unfinished,
 };
 use crate::{
@@ -25,10 +25,12 @@ use crate::{
     outbox::LagBound,
     reach::{Reach, grace},
     site::Site,
-    together::together,
+    together::{Tempo, together},
 };
 
 mod waiting;
+
+pub(super) use waiting::check_may_take_over;
 
 /// How often a pool that may have to be made is looked for, and the longest pause behind the first attempt; later ones are longer.
 const MAKE_ATTEMPTS: u32 = 10;
@@ -366,7 +368,7 @@ impl PoolOptions {
         let new = if self.publish_on_close { New::Unpublished } else { New::Published };
         let uuid = self.uuid.unwrap_or_else(Uuid::new_v4);
         let new = NewNative { uuid, size_bytes, user_flags: self.user_flags, new };
-        let pool = format::create(self.connect(Purpose::Create, Haste::default())?, new)?;
+        let pool = format::create(self.opening(Purpose::Create, Haste::default())?, new)?;
         let mut made = self.replicas.clone();
         let mut extend = || {
             for url in &self.witnesses {
@@ -397,13 +399,7 @@ impl PoolOptions {
     /// before this returns: what that writer may have had in flight, as the replicas' maps of write intent say, is compared by digests, and what
     /// differs is copied; [`Pool::compared_bytes`] and [`Pool::copied_bytes`] say how much. After a pool was closed in order, nothing is compared. Replicas that were left behind catch up after this returns; see [`Pool::events`].
     pub fn open(&self) -> Result<Pool, PoolError> {
-        in_haste(|haste| {
-            let opening = self.connect(Purpose::Open, haste)?;
-            if self.take_over.is_some() && self.min_replicas.is_none() && opening.may_be_too_few() {
-                self.check_may_take_over()?;
-            }
-            format::open(opening, OpenFor::Write)
-        })
+        in_haste(|haste| format::open(self.opening(Purpose::Open, haste)?, OpenFor::Write))
     }
 
     /// Takes the pool away from its writer on every replica, as [`take_over`](Self::take_over) says, and leaves it to the next program that opens it: that opening
@@ -426,12 +422,16 @@ impl PoolOptions {
             }));
         }
         // A target that has answered is waited for: what it is asked now changes something.
-        let taken = together(reached, (usize::MAX, Duration::ZERO), move |(site, name, open_by): (Site, _, _), _| {
-            site.ask_when_free(&Request::TakeOver { name, require, silent_ms, claim: Claim::None })?;
-            // It stays as its writer left it.
-            site.ask(&Request::Close { in_order: false })?;
-            Ok(open_by)
-        });
+        let taken = together(
+            reached,
+            (usize::MAX, &mut Tempo::new(Duration::ZERO)),
+            move |(site, name, open_by): (Site, _, _), _| {
+                site.ask_when_free(&Request::TakeOver { name, require, silent_ms, claim: Claim::None })?;
+                // It stays as its writer left it.
+                site.ask(&Request::Close { in_order: false })?;
+                Ok(open_by)
+            },
+        );
         for ((at, url), taken) in places.into_iter().zip(taken) {
             outcomes[at] = taken.map_err(|error| failed(&url, error));
         }
@@ -492,7 +492,7 @@ impl PoolOptions {
     /// None of this holds with [`min_replicas`](Self::min_replicas): these are then read as they are, whatever became of them. Nor does it of the [mirror](Pool::mirror),
     /// which has the bytes of the opening.
     pub fn open_read_only(&self) -> Result<Pool, PoolError> {
-        in_haste(|haste| open_reading(|| format::open(self.connect(Purpose::Open, haste.clone())?, OpenFor::Read)))
+        in_haste(|haste| open_reading(|| format::open(self.opening(Purpose::Open, haste.clone())?, OpenFor::Read)))
     }
 
     /// Describes every replica, without opening it. All are asked at once, and waited for.
@@ -550,13 +550,14 @@ impl PoolOptions {
     fn ask_infos(&self, is_patient: bool) -> Result<Vec<Informed>, PoolError> {
         let (urls, reach, peers) = (self.urls()?, self.reach.clone(), self.reach.peers());
         let enough = if is_patient { usize::MAX } else { urls.len().div_ceil(2) };
-        let answers = together(urls.clone(), (enough, grace(&urls)), move |url: Arc<PoolUrl>, given_up| {
-            let site = reach.until(given_up).site(&peers, &url)?;
-            match site.ask_when_free(&Request::Info { name: url.name.clone() })? {
-                Reply::Info(info) => Ok((site, *info)),
-                _ => Err(ReplicaError::Unexpected),
-            }
-        });
+        let answers =
+            together(urls.clone(), (enough, &mut Tempo::new(grace(&urls))), move |url: Arc<PoolUrl>, given_up| {
+                let site = reach.until(given_up).site(&peers, &url)?;
+                match site.ask_when_free(&Request::Info { name: url.name.clone() })? {
+                    Reply::Info(info) => Ok((site, *info)),
+                    _ => Err(ReplicaError::Unexpected),
+                }
+            });
         Ok(urls.iter().zip(answers).map(|(url, answer)| answer.map_err(|error| failed(url, error))).collect())
     }
 
@@ -576,7 +577,7 @@ impl PoolOptions {
         Ok(())
     }
 
-    fn connect(&self, purpose: Purpose, haste: Haste) -> Result<Opening, PoolError> {
+    fn opening(&self, purpose: Purpose, haste: Haste) -> Result<Opening, PoolError> {
         self.check()?;
         let is_new = purpose == Purpose::Create;
         let named = self.urls()?;
@@ -596,7 +597,7 @@ impl PoolOptions {
             reach: self.reach.clone(),
             haste: Haste::default(),
         };
-        Opening::connect(wanted.with_haste(haste), urls, is_new)
+        Ok(Opening::new(wanted.with_haste(haste), urls))
     }
 
     pub(super) fn durability(&self) -> Result<Durability, PoolError> {
@@ -626,4 +627,9 @@ fn parsed(texts: &[String]) -> Result<Vec<Arc<PoolUrl>>, PoolError> {
         urls.push(url);
     }
     if urls.is_empty() { Err(PoolError::NoReplicas) } else { Ok(urls) }
+}
+
+/// Between 0 and 1, at random.
+fn chance() -> f64 {
+    f64::from(Uuid::new_v4().as_fields().0) / f64::from(u32::MAX)
 }

@@ -6,7 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pmof_control::{PoolInfo, Reply, Request, Role, Roster, RosterMember};
+use pmof_control::{Reply, Request, Role, Roster, RosterMember};
+use pmof_replication::opening::was_promoted;
 use uuid::Uuid;
 
 use super::rosters::hear;
@@ -19,7 +20,6 @@ const WAIT: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(super) struct Promoted {
     pub(super) url: Arc<PoolUrl>,
-    pub(super) info: Box<PoolInfo>,
     pub(super) roster: Roster,
 }
 
@@ -65,20 +65,9 @@ pub(super) fn look(
     if info.header.pool_uuid != uuid || !member.is(index, replica_uuid) || !was_promoted(&info) {
         return Ok(None);
     }
-    let (info, roster) = hear(&site, url)?;
+    let (_, roster) = hear(&site, url)?;
     let is_asynchronous = |member: &RosterMember| member.role == Role::Asynchronous && member.is(index, replica_uuid);
     // One that was removed since leads on to those that its pool has now.
     let roster = roster.filter(|roster| !roster.members.iter().any(is_asynchronous));
-    Ok(roster.map(|roster| Promoted { url: Arc::clone(url), info, roster }))
-}
-
-/// Whether what was an asynchronous member is or was in an epoch of its own pool.
-fn was_promoted(info: &PoolInfo) -> bool {
-    let index = info.header.replica_index;
-    is_promoted(info) || info.state.ancestors.iter().any(|epoch| epoch.has(index))
-}
-
-/// Whether what was an asynchronous member has an epoch of its own: no other epoch counts one.
-pub(super) fn is_promoted(info: &PoolInfo) -> bool {
-    info.state.epoch.has(info.header.replica_index)
+    Ok(roster.map(|roster| Promoted { url: Arc::clone(url), roster }))
 }

@@ -10,6 +10,7 @@ use pmof_control::{
     ANCESTORS_MAX, Claim, ConsistencyPoint, Epoch, OpenFor, PoolState, Reply, Request, Role, Roster, RosterMember,
     RosterPart,
 };
+use pmof_replication::opening::is_promoted;
 use uuid::Uuid;
 
 use super::{
@@ -18,7 +19,6 @@ use super::{
     followers::{Attached, fresh_area, is_definite, open_points, open_staging, points_options, staging_options},
     opened::{Checked, Identity, check_opened, place},
     opening::{failed, forced, millis},
-    promoted::is_promoted,
     rosters::{hear, read_roster},
 };
 use crate::{

@@ -25,7 +25,7 @@ use super::{
     domains::number_domains,
     events::{Event, Log},
     halt::{Halt, ask_within},
-    opened::{Checked, Identity, check_opened, check_size},
+    opened::{Checked, Identity, check_opened},
 };
 use crate::{
     PoolUrl, ReplicaError, ReplicaPlace,
@@ -557,7 +557,7 @@ impl Returns {
             return Err(Halt::Rejected(ReplicaError::NotAMember { index }));
         }
         let is_witness = epochs.is_witness(index, replica_uuid);
-        check_size((size_bytes, self.identity.uuid), &self.identity, is_witness).map_err(rejected)?;
+        self.identity.check_size(size_bytes, is_witness).map_err(|why| rejected(why.into()))?;
         let domain = site.failure_domain(site.send(&Request::Domain));
         let standing = member.standing().reconnected(is_witness).with_failure_domain(domain);
         let member = reached.member(standing, site, self.identity.size_bytes, open.mirror.as_ref());

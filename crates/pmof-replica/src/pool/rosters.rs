@@ -8,14 +8,6 @@ use crate::{
     site::{Asked, Site},
 };
 
-/// What targets keep of the members of the pool that is open there, all of which are asked at once; `None` of one that keeps nothing.
-pub(super) fn read_rosters<'t>(sites: impl Iterator<Item = &'t Site>) -> Vec<Option<Roster>> {
-    let asked: Vec<_> = sites.map(|site| (site, site.send(&Request::Roster { offset: 0 }))).collect();
-    // One that is lost meanwhile is noticed when it is used.
-    let read = asked.into_iter().map(|(site, asked)| asked.and_then(|asked| read_roster(site, asked)).ok().flatten());
-    read.collect()
-}
-
 /// The roster that a target keeps of the pool that is open there. `None`: it is too old to keep one.
 pub(super) fn read_roster(site: &Site, asked: Asked) -> Result<Option<Roster>, ReplicaError> {
     let (mut bytes, mut answer) = (Vec::new(), site.answer(asked));

@@ -1,3 +1,7 @@
+use std::sync::Arc;
+
+use uuid::Uuid;
+
 use super::*;
 
 fn found(index: u16, url: &str) -> FoundMember {

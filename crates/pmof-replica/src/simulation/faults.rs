@@ -45,6 +45,7 @@ pub(super) enum Fault {
     StateTorn,
     StateRotten,
     OpeningAbandoned,
+    OpenedInHaste,
     OpenedWithoutAll,
     TakenOver,
     FencedWhileOpening,

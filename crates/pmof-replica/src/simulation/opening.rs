@@ -1,69 +1,51 @@
-//! How a writer opens the pool, as `pool/opening.rs` has it, with its own decisions.
+//! Drives the engine's openings in the simulated world, and makes a writer's session of what they find.
 
 use std::{
     cell::{Cell, RefCell},
+    collections::{BTreeMap, VecDeque},
     rc::Rc,
     sync::Arc,
+    task::Poll,
+    time::Duration,
 };
 
-use pmof_control::{Claim, Request, Role, Roster};
-use pmof_replication::member_state::MemberState;
+use pmof_access::{ConnectionError, Durability};
+use pmof_control::{OpenFor, Role};
+use pmof_replication::{
+    member_state::MemberState,
+    opening::{
+        self as engine, Action, Answer as Done, CallId, Cause, FoundPool, Left, OpenedReplica, Outcome, Question,
+        Reason, Refusal, Rules, SiteId,
+    },
+};
+use uuid::Uuid;
 
 use super::{
     faults::Fault,
     plan::{Control, PAGES},
-    session::{Member, Open, Session, ask, fail, positions},
-    target::{Answer, Message, Replica},
+    serving::REQUEST_ID,
+    session::{Member, Open, Session, positions},
+    target::{Answer, Message},
     tasks::{Lock, Shared, Tasks, sleep},
     truth::{Pages, is_rotten, sound},
-    versions::{Version, is_left_out},
+    versions::is_left_out,
     world::World,
 };
 use crate::{
+    PoolUrl, ReplicaError,
     electorate::{Electorate, Word},
-    lineage::{Agreement, Found, agree, votes_needed},
+    lineage::{Agreement, Apart, Found, agree, votes_needed},
     pages::{PAGE_BYTES, PageMap},
-    roster::{FoundMember, elsewhere, newest, noted},
+    roster::{FoundMember, noted},
+    target::read_reply,
     view::{Rule, View},
 };
 
-/// A target that has opened its replica.
-struct Opened {
-    target: usize,
-    connection: usize,
-    replica: Replica,
-    roster: Option<Roster>,
-}
-
-/// What those say that were asked.
-#[derive(Default)]
-struct Asked {
-    /// In the order of their places.
-    targets: Vec<usize>,
-    opened: Vec<Opened>,
-    /// Somebody else has one of them open.
-    is_busy: bool,
-    /// One of them has another version, without which nobody goes on.
-    is_refused: bool,
-}
+/// Steps after which an attempt to connect is given up.
+const CONNECT_STEPS: u64 = 600;
 
 /// Opens the pool. `None`: not this time.
 pub(super) async fn open(world: &Shared, tasks: &Rc<Tasks>, writer: usize) -> Option<Rc<Session>> {
-    let asked = ask_all(world, writer).await;
-    let session = if asked.is_busy || asked.is_refused {
-        release(world, &asked.opened).await;
-        None
-    } else {
-        open_those(world, tasks, writer, asked).await
-    };
-    if session.is_none() {
-        world.borrow_mut().count(Fault::OpeningAbandoned);
-    }
-    session
-}
-
-/// Asks those that a program would name, and then those that they know of.
-async fn ask_all(world: &Shared, writer: usize) -> Asked {
     let (takes_over, named) = {
         let mut world = world.borrow_mut();
         let is_partial = world.plan.has_changes && !world.is_faultless && world.random.once_in(4);
@@ -72,151 +54,291 @@ async fn ask_all(world: &Shared, writer: usize) -> Asked {
         known.retain(|_| !is_partial || world.random.once_in(2));
         (takes_over, known)
     };
-    let mut asked = Asked::default();
-    ask_those(world, (writer, takes_over), &named, &mut asked).await;
-    let mut followed: Option<Roster> = None;
-    loop {
-        let newest = newest(asked.opened.iter().filter_map(|opened| opened.roster.as_ref()));
-        let newer = newest.filter(|newest| followed.as_ref().is_none_or(|followed| newest.age() > followed.age()));
-        let Some(roster) = newer.cloned() else { return asked };
-        let others = {
-            let world = world.borrow();
-            let named: Vec<_> = asked.targets.iter().map(|target| Arc::clone(&world.urls[*target])).collect();
-            let others = elsewhere(&roster, &found_at(&asked.opened, &world.urls), &named);
-            let target_of = |other: FoundMember| world.urls.iter().position(|url| *url == other.url);
-            others.into_iter().filter_map(target_of).collect::<Vec<_>>()
+    let mut session = None;
+    // As `in_haste`.
+    for is_patient in [false, true] {
+        let (outcome, sites) = drive(world, writer, &named, (takes_over, is_patient)).await;
+        let is_busy = matches!(&outcome.pool, Err(Refusal::Replica { cause, .. }) if is_busy(cause));
+        let may_try = outcome.was_hasty && !is_busy && outcome.pool.is_err();
+        if outcome.was_hasty {
+            world.borrow_mut().count(Fault::OpenedInHaste);
+        }
+        session = match outcome.pool {
+            Ok(ref pool) => open_those(world, tasks, writer, (&outcome, pool, &sites)).await,
+            Err(_) => None,
         };
-        if !others.is_empty() {
-            world.borrow_mut().count(Fault::OpenedByFollowedAddress);
-        }
-        ask_those(world, (writer, takes_over), &others, &mut asked).await;
-        followed = Some(roster);
-    }
-}
-
-async fn ask_those(world: &Shared, (writer, takes_over): (usize, bool), targets: &[usize], asked: &mut Asked) {
-    let mut order = targets.to_vec();
-    order.sort_by_key(|target| world.borrow().targets[*target].restored.is_some());
-    for target in order {
-        let Some(connection) = world.borrow_mut().connect(writer, target) else { continue };
-        let member = Member::new(target, Some(connection), false);
-        match ask(world, &member, Message::Open { takes_over, claim: Claim::None }).await {
-            Some(Answer::Opened(replica)) => {
-                let roster = replica.roster.as_deref().cloned();
-                asked.opened.push(Opened { target, connection, replica: *replica, roster });
-            }
-            Some(Answer::Busy) => {
-                asked.is_busy = true;
-                fail(world, &member);
-            }
-            Some(Answer::OtherVersion(version, reply)) => {
-                asked.is_refused |= !goes_on_without(&mut world.borrow_mut(), version, &reply);
-                fail(world, &member);
-            }
-            Some(_) => fail(world, &member),
-            None => {}
+        if !may_try {
+            break;
         }
     }
-    asked.targets.extend(targets);
-    let place = |opened: &Opened| asked.targets.iter().position(|target| *target == opened.target);
-    asked.opened.sort_by_key(place);
+    if session.is_none() {
+        world.borrow_mut().count(Fault::OpeningAbandoned);
+    }
+    session
 }
 
-/// Whether an opening goes on without a member of another version, of which the writer is told.
-fn goes_on_without(world: &mut World, version: Version, reply: &[u8]) -> bool {
-    match is_left_out(version, reply) {
-        Ok(is_left_out) => {
-            world.count(if is_left_out { Fault::VersionLeftOut } else { Fault::VersionRefusedPool });
-            is_left_out
+fn is_busy(cause: &Cause<ReplicaError>) -> bool {
+    matches!(cause, Cause::Failed(failure) if failure.is_busy())
+}
+
+/// The rules, of which a control breaks one.
+struct Broken(Option<Control>);
+
+impl Rules for Broken {
+    fn electorate(&self, words: &[Word<'_>], made: u16) -> Electorate {
+        if self.0 != Some(Control::AnnouncedHolds) {
+            return Electorate::of(words, made);
         }
-        Err(text) => {
-            world.truth.violate(|| text);
-            true
+        let settled: Vec<_> = words.iter().map(|word| word.roster.map(|roster| roster.settled(|_| true))).collect();
+        let words = words.iter().zip(&settled).map(|(word, roster)| Word { roster: roster.as_ref(), ..*word });
+        Electorate::of(&words.collect::<Vec<_>>(), made)
+    }
+
+    fn is_member(&self, electorate: &Electorate, index: u16, replica_uuid: Uuid) -> bool {
+        self.0 == Some(Control::RemovedVotes) || electorate.has(index, replica_uuid)
+    }
+
+    fn agree(&self, found: &[Found<'_>], made: u16) -> Result<Agreement, Vec<(usize, Apart)>> {
+        if self.0 != Some(Control::MarksNotCompared) {
+            return agree(found, made);
         }
-    }
-}
-
-fn found_at(opened: &[Opened], urls: &[Arc<crate::PoolUrl>]) -> Vec<FoundMember> {
-    let found = |opened: &Opened| {
-        let Replica { index, uuid: replica_uuid, .. } = opened.replica;
-        FoundMember { index, replica_uuid, url: Arc::clone(&urls[opened.target]) }
-    };
-    opened.iter().map(found).collect()
-}
-
-async fn release(world: &Shared, opened: &[Opened]) {
-    for Opened { target, connection, .. } in opened {
-        let member = Member::new(*target, Some(*connection), false);
-        let _ = ask(world, &member, Message::Tell(Request::Close { in_order: false })).await;
-        fail(world, &member);
-    }
-}
-
-fn words(opened: &[Opened]) -> Vec<Word<'_>> {
-    let words = opened.iter().map(|opened| Word {
-        found: Found { index: opened.replica.index, state: &opened.replica.state },
-        replica_uuid: opened.replica.uuid,
-        roster: opened.roster.as_ref(),
-    });
-    words.collect()
-}
-
-/// As `Opening::judge` does, of members.
-fn judge(control: Option<Control>, opened: &[Opened], electorate: &Electorate) -> Option<Agreement> {
-    if opened.is_empty() {
-        return None;
-    }
-    let mut states: Vec<_> = opened.iter().map(|opened| opened.replica.state.clone()).collect();
-    if control == Some(Control::MarksNotCompared) {
+        let mut states: Vec<_> = found.iter().map(|found| found.state.clone()).collect();
         for state in &mut states {
             state.mark = 0;
         }
+        let found = found.iter().zip(&states).map(|(found, state)| Found { state, ..*found });
+        agree(&found.collect::<Vec<_>>(), made)
     }
-    let found = opened.iter().zip(&states).map(|(opened, state)| Found { index: opened.replica.index, state });
-    let found: Vec<_> = found.collect();
-    let mut agreement = agree(&found, electorate.count()).ok()?;
-    agreement.put_stale_behind(&found);
-    agreement.put_late_behind();
-    if control == Some(Control::BehindAsSource) {
-        agreement.in_sync.extend(agreement.behind.drain(..).map(|(position, _)| position));
-        agreement.source = agreement.in_sync.last().copied()?;
-    }
-    let votes = agreement.in_sync.len() + agreement.behind.iter().filter(|(_, apart)| apart.votes()).count();
-    let is_enough = match control {
-        Some(Control::TooFewVotes) => true,
-        Some(Control::RemovedVotes) => votes >= votes_needed(electorate.count().into()),
-        _ => electorate.is_enough(&agreement, &found),
-    };
-    is_enough.then_some(agreement)
-}
 
-async fn open_those(world: &Shared, tasks: &Rc<Tasks>, writer: usize, asked: Asked) -> Option<Rc<Session>> {
-    let Asked { targets, mut opened, .. } = asked;
-    let (control, made) = (world.borrow().control, world.borrow().plan.made as u16);
-    if control == Some(Control::AnnouncedHolds) {
-        for roster in opened.iter_mut().filter_map(|opened| opened.roster.as_mut()) {
-            *roster = roster.settled(|_| true);
+    fn put_behind(&self, agreement: &mut Agreement, found: &[Found<'_>]) {
+        if self.0 == Some(Control::MarksNotCompared) {
+            return;
+        }
+        agreement.put_stale_behind(found);
+        agreement.put_late_behind();
+        if self.0 == Some(Control::BehindAsSource) {
+            agreement.in_sync.extend(agreement.behind.drain(..).map(|(position, _)| position));
+            agreement.source = agreement.in_sync.last().copied().unwrap_or(agreement.source);
         }
     }
-    let electorate = Electorate::of(&words(&opened), made);
-    let is_member = |opened: &Opened| {
-        let Replica { index, uuid: replica_uuid, .. } = opened.replica;
-        control == Some(Control::RemovedVotes) || electorate.has(index, replica_uuid)
+
+    fn is_enough(&self, electorate: &Electorate, agreement: &Agreement, found: &[Found<'_>]) -> bool {
+        match self.0 {
+            Some(Control::TooFewVotes) => true,
+            Some(Control::RemovedVotes) => agreement.voters().count() >= votes_needed(electorate.count().into()),
+            _ => electorate.is_enough(agreement, found),
+        }
+    }
+}
+
+type Answered = Result<Done, ReplicaError>;
+
+/// What is done at one site, one after the other.
+#[derive(Default)]
+struct Site {
+    target: usize,
+    connection: Option<usize>,
+    orders: VecDeque<(CallId, Order)>,
+}
+
+enum Order {
+    /// Until this step.
+    Connect(u64),
+    Send(Vec<u8>),
+    /// Its answer is awaited.
+    Await(u64),
+    Map,
+}
+
+/// The driver's state, as `pool/opening/driver.rs` has it.
+struct Driver {
+    world: Shared,
+    writer: usize,
+    named_count: usize,
+    sites: BTreeMap<SiteId, Site>,
+    answered: VecDeque<(CallId, Answered)>,
+}
+
+type Opened = Outcome<PoolUrl, ReplicaError, FoundPool>;
+
+async fn drive(
+    world: &Shared,
+    writer: usize,
+    named: &[usize],
+    (takes_over, is_patient): (bool, bool),
+) -> (Opened, BTreeMap<SiteId, usize>) {
+    let terms = engine::Terms {
+        require: Durability::Visible,
+        min_replicas: None,
+        take_over: takes_over.then_some(Duration::ZERO),
+        least_replicas: 1,
+        least_domains: 1,
+        is_patient,
     };
-    let (mut opened, others): (Vec<_>, Vec<_>) = opened.into_iter().partition(is_member);
-    if !others.is_empty() {
+    let (places, rules) = {
+        let world = world.borrow();
+        (named.iter().map(|target| Arc::clone(&world.urls[*target])).collect::<Vec<_>>(), Broken(world.control))
+    };
+    let named_count = places.len();
+    let mut opening = engine::Opening::open(terms, OpenFor::Write, places, rules);
+    let (world, sites) = (Rc::clone(world), BTreeMap::new());
+    let mut driver = Driver { world, writer, named_count, sites, answered: VecDeque::new() };
+    let mut answer = None;
+    loop {
+        let outcome = opening.step(driver.now(), answer.take());
+        while let Some(question) = opening.next_question() {
+            driver.carry_out(question);
+        }
+        if let Some(outcome) = outcome {
+            return (outcome, driver.connections());
+        }
+        let wakes_at = opening.wakes_at();
+        answer = std::future::poll_fn(|_| {
+            driver.work();
+            match driver.answered.pop_front() {
+                Some(answered) => Poll::Ready(Some(answered)),
+                None if wakes_at.is_some_and(|at| driver.now() >= at) => Poll::Ready(None),
+                None => Poll::Pending,
+            }
+        })
+        .await;
+    }
+}
+
+impl Driver {
+    fn now(&self) -> Duration {
+        Duration::from_millis(self.world.borrow().passed_ms(self.writer))
+    }
+
+    fn carry_out(&mut self, Question { call, action }: Question<PoolUrl>) {
+        let (site, order) = match action {
+            Action::Connect { site, place, .. } => {
+                let mut world = self.world.borrow_mut();
+                let target = world.urls.iter().position(|url| *url == place);
+                let Some(target) = target else {
+                    return world.truth.violate(|| format!("an opening looks for {place}"));
+                };
+                if self.sites.len() >= self.named_count {
+                    world.count(Fault::OpenedByFollowedAddress);
+                }
+                self.sites.insert(site, Site { target, ..Site::default() });
+                (site, Order::Connect(world.step + CONNECT_STEPS))
+            }
+            Action::Send { site, request } => match request.encode(REQUEST_ID) {
+                Ok(encoded) => (site, Order::Send(encoded)),
+                Err(error) => return self.answered.push_back((call, Err(error.into()))),
+            },
+            Action::Map { site, .. } => (site, Order::Map),
+            Action::Unmap { .. } => return,
+            // Others may be enough all the same.
+            Action::Survey => return self.answered.push_back((call, Ok(Done::Done))),
+            Action::Drop { site } => {
+                let connection = self.sites.remove(&site).and_then(|site| site.connection);
+                return connection.into_iter().for_each(|connection| self.world.borrow_mut().close_here(connection));
+            }
+        };
+        match self.sites.get_mut(&site) {
+            Some(site) => site.orders.push_back((call, order)),
+            None => self.answered.push_back((call, Err(lost()))),
+        }
+    }
+
+    /// Does what can be done now.
+    fn work(&mut self) {
+        let mut world = self.world.borrow_mut();
+        for site in self.sites.values_mut() {
+            while let Some((call, order)) = site.orders.pop_front() {
+                match site.carry_out(&mut world, self.writer, order) {
+                    Ok(answer) => self.answered.push_back((call, answer)),
+                    Err(order) => {
+                        site.orders.push_front((call, order));
+                        break;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The connections that are there. The others end with their process.
+    fn connections(self) -> BTreeMap<SiteId, usize> {
+        self.sites.into_iter().filter_map(|(id, site)| Some((id, site.connection?))).collect()
+    }
+}
+
+impl Site {
+    /// `Err`: it is not done yet.
+    fn carry_out(&mut self, world: &mut World, writer: usize, order: Order) -> Result<Answered, Order> {
+        let connection = match (&order, self.connection) {
+            (Order::Connect(until), _) => return self.connect(world, writer, *until).ok_or(order),
+            (_, Some(connection)) => connection,
+            (_, None) => return Ok(Err(lost())),
+        };
+        match order {
+            Order::Send(request) => Err(Order::Await(world.send(connection, Message::Encoded(request)))),
+            Order::Await(question) => match world.answer(connection, question) {
+                Poll::Pending => Err(order),
+                Poll::Ready(answer) => Ok(replied(world, answer)),
+            },
+            Order::Map | Order::Connect(_) => Ok(Ok(Done::Done)),
+        }
+    }
+
+    /// Packets that are lost are sent again, until the time is up. `None`: it is still tried.
+    fn connect(&mut self, world: &mut World, writer: usize, until: u64) -> Option<Answered> {
+        let link = world.links[writer][self.target];
+        let target = &world.targets[self.target];
+        let may_be_reached = target.is_up && (target.is_paused || link.requests_blocked || link.replies_blocked);
+        if may_be_reached && world.step < until {
+            return None;
+        }
+        self.connection = world.connect_to_open(writer, self.target);
+        Some(self.connection.map(|_| Done::Done).ok_or_else(lost))
+    }
+}
+
+/// What a target's answer is to an initiator.
+fn replied(world: &mut World, answer: Option<Answer>) -> Answered {
+    match answer {
+        Some(Answer::Encoded(reply)) => read_reply(&reply).map(|reply| Done::Reply(Box::new(reply))),
+        Some(Answer::OtherVersion(version, reply)) => {
+            match is_left_out(version, &reply) {
+                Ok(is_left_out) => {
+                    world.count(if is_left_out { Fault::VersionLeftOut } else { Fault::VersionRefusedPool });
+                }
+                Err(text) => world.truth.violate(|| text),
+            }
+            read_reply(&reply).map(|reply| Done::Reply(Box::new(reply)))
+        }
+        _ => Err(lost()),
+    }
+}
+
+fn lost() -> ReplicaError {
+    ReplicaError::Ended(ConnectionError::Closed)
+}
+
+async fn open_those(
+    world: &Shared,
+    tasks: &Rc<Tasks>,
+    writer: usize,
+    (outcome, pool, sites): (&Opened, &FoundPool, &BTreeMap<SiteId, usize>),
+) -> Option<Rc<Session>> {
+    let is_outside = |(_, cause): &&(usize, Cause<ReplicaError>)| {
+        matches!(cause, Cause::Reason(Reason::Outside { .. } | Reason::Asynchronous { .. }))
+    };
+    let outsiders: Vec<_> = outcome.left_out.iter().filter(is_outside).map(|(position, _)| *position).collect();
+    if !outsiders.is_empty() {
         world.borrow_mut().count(Fault::NonMemberLeftOut);
     }
-    release(world, &others).await;
-    let Some(agreement) = judge(control, &opened, &electorate) else {
-        release(world, &opened).await;
-        return None;
-    };
-    let source = opened[agreement.source].target;
-    let (is_clean, source) = (agreement.is_clean, targets.iter().position(|target| *target == source)?);
-    let session = new_session(world, tasks, writer, (&targets, &mut opened, &others), &electorate, agreement);
-    let leaving = session.leaving_places(&electorate);
-    let found = session.begin(is_clean, source).await;
+    let session = new_session(world, tasks, writer, (outcome, pool, sites), &outsiders);
+    // What the opening has released is of no use any more.
+    let of_member = |connection: &usize| pool.opened.iter().any(|opened| sites.get(&opened.site) == Some(connection));
+    sites
+        .values()
+        .filter(|connection| !of_member(connection))
+        .for_each(|connection| world.borrow_mut().close_here(*connection));
+    let leaving = session.leaving_places(&pool.electorate);
+    let found = session.begin(pool.left == Left::Closed, pool.source).await;
     let Some(found) = found else {
         session.give_up();
         return None;
@@ -225,7 +347,7 @@ async fn open_those(world: &Shared, tasks: &Rc<Tasks>, writer: usize, asked: Ask
     for (position, _) in leaving {
         session.take_out(position).await;
     }
-    Some(started(world, session, &found, &electorate))
+    Some(started(world, session, &found, &pool.electorate))
 }
 
 /// What the members are, and what they keep, before the opening's epoch.
@@ -233,31 +355,27 @@ fn new_session(
     world: &Shared,
     tasks: &Rc<Tasks>,
     writer: usize,
-    (targets, opened, others): (&[usize], &mut Vec<Opened>, &[Opened]),
-    electorate: &Electorate,
-    agreement: Agreement,
+    (outcome, pool, sites): (&Opened, &FoundPool, &BTreeMap<SiteId, usize>),
+    outsiders: &[usize],
 ) -> Session {
-    let place = |target: usize| targets.iter().position(|known| *known == target);
+    let electorate = &pool.electorate;
+    let target_of = |url: &Arc<PoolUrl>| world.borrow().urls.iter().position(|known| known == url).unwrap_or(0);
+    let targets: Vec<_> = outcome.places.iter().map(target_of).collect();
     let is_witness_at = |target: usize| {
         let url = world.borrow().urls[target].to_string();
         electorate.roster.members.iter().any(|member| member.role == Role::Witness && member.url == url)
     };
     let absent = |target: &usize| Member::new(*target, None, false).of_witness(is_witness_at(*target));
     let mut members: Vec<_> = targets.iter().map(absent).map(Rc::new).collect();
-    for other in others {
-        members[place(other.target).unwrap_or(0)] = Rc::new(Member::none(other.target));
+    for position in outsiders {
+        members[*position] = Rc::new(Member::none(targets[*position]));
     }
     let mut indexes = vec![None; targets.len()];
-    for (at, Opened { target, connection, replica, .. }) in opened.iter().enumerate() {
-        let Some(position) = place(*target) else { continue };
-        let is_witness = electorate.is_witness(replica.index, replica.uuid);
-        let member = Member::new(*target, Some(*connection), !agreement.in_sync.contains(&at)).of_witness(is_witness);
-        if agreement.foreign.iter().any(|(foreign, _)| *foreign == at) {
-            fail(world, &member);
-        } else {
-            indexes[position] = Some(replica.index);
-        }
-        members[position] = Rc::new(member);
+    for OpenedReplica { position, site, index, behind, is_witness, .. } in &pool.opened {
+        let connection = sites.get(site).copied();
+        let member = Member::new(targets[*position], connection, behind.is_some()).of_witness(*is_witness);
+        indexes[*position] = Some(*index);
+        members[*position] = Rc::new(member);
     }
     let without = |rule: Rule, is_out: &dyn Fn(u16) -> bool| {
         let known = indexes.iter().enumerate().filter_map(|(position, index)| Some((position, (*index)?)));
@@ -266,17 +384,21 @@ fn new_session(
     let rule = without(Rule::of(electorate.count().into()), &|index| electorate.is_leaving(index));
     let before = electorate.before().map(|(count, has)| without(Rule::of(count), &|index| !has(index)));
     let in_use = positions(&members, MemberState::is_in_sync);
-    let mut view = View::new(rule, indexes, agreement.base, agreement.mark, in_use);
+    let mut view = View::new(rule, indexes, pool.base.clone(), pool.mark, in_use);
     if let Some(before) = before {
         view.found_changed(before);
         world.borrow_mut().count(Fault::OpenedInChange);
     }
     let mut membership = crate::membership::Membership::default();
     if let Some(kept) = electorate.kept() {
-        let roster = noted(kept, &found_at(opened, &world.borrow().urls));
-        let keeps = |opened: &&Opened| opened.roster.as_ref().is_none_or(|kept| *kept == roster);
-        let keepers = opened.iter().filter(keeps).filter_map(|opened| place(opened.target));
-        let keepers = keepers.fold(0, |all, position| all | 1 << position);
+        let found = pool.opened.iter().map(|opened| FoundMember {
+            index: opened.index,
+            replica_uuid: opened.replica_uuid,
+            url: Arc::clone(&outcome.places[opened.position]),
+        });
+        let roster = noted(kept, &found.collect::<Vec<_>>());
+        let keeps = |opened: &&OpenedReplica| opened.roster.as_ref().is_none_or(|kept| *kept == roster);
+        let keepers = pool.opened.iter().filter(keeps).fold(0, |all, opened| all | 1 << opened.position);
         membership.keep(roster, keepers);
     }
     let count = members.len();
@@ -313,7 +435,6 @@ fn new_session(
         attended: RefCell::new(vec![false; count]),
     }
 }
-
 /// The pool is open: what it holds is what whoever opened it is told.
 fn started(world: &Shared, mut session: Session, found: &Pages, electorate: &Electorate) -> Rc<Session> {
     let opening = session.view.borrow().opening();

@@ -35,6 +35,8 @@ pub(super) enum Message {
     /// Removes this replica, if nobody has it open.
     Remove(ReplicaId),
     Tell(Request),
+    /// A request of an opening, as it is sent.
+    Encoded(Vec<u8>),
     Keep(Rc<Roster>),
     Write {
         page: usize,
@@ -56,6 +58,8 @@ pub(super) enum Answer {
     },
     Removed,
     Told(Reply),
+    /// A reply, as it is sent.
+    Encoded(Vec<u8>),
     Kept,
     Flushed,
     Pages(Pages),
@@ -70,7 +74,6 @@ pub(super) struct Replica {
     pub(super) index: u16,
     pub(super) uuid: Uuid,
     pub(super) state: PoolState,
-    pub(super) roster: Option<Rc<Roster>>,
 }
 
 /// A target with its replica, if it has one: what is durable, what the page cache shows, and who has it open.
@@ -163,8 +166,8 @@ impl Target {
     }
 
     pub(super) fn replica(&self) -> Replica {
-        let Self { index, replica_uuid, ref state, ref roster, .. } = *self;
-        Replica { index, uuid: replica_uuid, state: state.clone(), roster: roster.clone() }
+        let Self { index, replica_uuid, ref state, .. } = *self;
+        Replica { index, uuid: replica_uuid, state: state.clone() }
     }
 
     /// As `OpenPool::is_epoch_of_writer`.
@@ -176,7 +179,7 @@ impl Target {
     /// What it answers where it, or what lies there, is of another version.
     fn refusal(&self, message: &Message) -> Option<Vec<u8>> {
         let is_refused = match message {
-            Message::Open { .. } | Message::Info => self.is_there || !self.version.is_of_file(),
+            Message::Open { .. } | Message::Info | Message::Encoded(_) => self.is_there || !self.version.is_of_file(),
             Message::Create { .. } | Message::Remove(_) => !self.version.is_of_file(),
             _ => false,
         };
@@ -203,7 +206,7 @@ impl World {
         }
     }
 
-    fn open(&mut self, connection: usize, takes_over: bool, claim: Claim) -> Answer {
+    pub(super) fn open(&mut self, connection: usize, takes_over: bool, claim: Claim) -> Answer {
         let number = self.connections[connection].target;
         let (writer, is_left) = (self.connections[connection].writer, !self.connections[connection].is_open_here);
         let (may_judge, control) = (self.may_judge(writer, number), self.control);
@@ -263,6 +266,7 @@ impl World {
         }
         match message {
             Message::Open { takes_over, claim } => return Some(self.open(index, *takes_over, *claim)),
+            Message::Encoded(request) => return Some(self.serve(index, request)),
             Message::Create { index: replica, count, is_witness } => {
                 return Some(self.create(index, (*replica, *count), *is_witness));
             }
@@ -288,7 +292,11 @@ impl World {
             _ => {}
         }
         match message {
-            Message::Open { .. } | Message::Create { .. } | Message::Info | Message::Remove(_) => None,
+            Message::Open { .. }
+            | Message::Create { .. }
+            | Message::Info
+            | Message::Remove(_)
+            | Message::Encoded(_) => None,
             Message::Write { .. } if target.is_witness => None,
             Message::Write { page, words } => {
                 target.cache[*page] = *words;
@@ -325,7 +333,7 @@ impl World {
         }
     }
 
-    fn keep(&mut self, number: usize, roster: &Rc<Roster>) -> Answer {
+    pub(super) fn keep(&mut self, number: usize, roster: &Rc<Roster>) -> Answer {
         if std::mem::take(&mut self.targets[number].fails_state) {
             let is_written = self.random.once_in(2);
             self.count(if is_written { Fault::RosterWrittenAndRefused } else { Fault::RosterNotWritten });
@@ -339,7 +347,7 @@ impl World {
     }
 
     /// The target's own change of its state, by the methods that it ships.
-    fn tell(&mut self, number: usize, request: &Request) -> Answer {
+    pub(super) fn tell(&mut self, number: usize, request: &Request) -> Answer {
         let control = self.control;
         let target = &mut self.targets[number];
         let (state, reply) = match request {

@@ -7,7 +7,7 @@ use std::{
     task::Poll,
 };
 
-use pmof_control::{Claim, PoolState, Request, Role, Roster, RosterMember};
+use pmof_control::{Claim, OpenFor, PoolState, Reply, Request, Role, Roster, RosterMember};
 
 use super::{
     areas::Areas,
@@ -36,6 +36,8 @@ pub(super) struct Connection {
     pub(super) replies: VecDeque<(u64, Answer)>,
     /// How often its target had been put back to an older copy when it was made.
     restored_times: u64,
+    /// What has come of a roster in parts.
+    pub(super) roster_parts: Vec<u8>,
     /// The next control message arrives twice.
     pub(super) duplicates: bool,
 }
@@ -189,12 +191,16 @@ impl World {
 
     /// `None`: the target is not reached.
     pub(super) fn connect(&mut self, writer: usize, target: usize) -> Option<usize> {
+        if self.may_judge(writer, target) { self.connect_to_open(writer, target) } else { None }
+    }
+
+    /// The same for an opening: what an older copy is to be told by is asked at the same time.
+    pub(super) fn connect_to_open(&mut self, writer: usize, target: usize) -> Option<usize> {
         let link = self.links[writer][target];
         if !self.targets[target].is_up
             || self.targets[target].is_paused
             || link.requests_blocked
             || link.replies_blocked
-            || !self.may_judge(writer, target)
         {
             return None;
         }
@@ -207,6 +213,7 @@ impl World {
             requests,
             replies,
             restored_times: self.targets[target].restored_times,
+            roster_parts: Vec::new(),
             duplicates: false,
         });
         self.live.push(self.connections.len() - 1);
@@ -271,7 +278,7 @@ impl World {
             let connection = &self.connections[index];
             let link = self.links[connection.writer][connection.target];
             let (here, there) = (connection.is_open_here, connection.is_open_there);
-            let is_paused = self.targets[connection.target].is_paused;
+            let is_paused = self.targets[connection.target].is_paused || self.is_held_back(index);
             if there && !is_paused && !connection.requests.is_empty() && !link.requests_blocked {
                 events.extend([Event::Deliver(index); 6]);
             }
@@ -314,6 +321,11 @@ impl World {
                 self.note(|| {
                     let answer = match &answer {
                         Some(Answer::Opened(replica) | Answer::Info { replica, .. }) => brief(&replica.state),
+                        Some(Answer::Encoded(reply)) => match crate::target::read_reply(reply) {
+                            Ok(Reply::Opened { state, .. }) => brief(&state),
+                            Ok(Reply::Info(info)) => brief(&info.state),
+                            reply => format!("{reply:?}"),
+                        },
                         other => format!("{other:?}"),
                     };
                     format!("w{writer} -> t{target} {}: {answer}", brief_message(&message))
@@ -341,6 +353,21 @@ impl World {
         if self.live.iter().any(|index| is_older(&&self.connections[*index])) {
             self.count(Fault::MessageOvertaken);
         }
+    }
+
+    /// Whether a request to open a replica waits for those that tell an older copy of it by.
+    fn is_held_back(&self, index: usize) -> bool {
+        let connection = &self.connections[index];
+        let opens = |message: &Message| {
+            let Message::Encoded(request) = message else { return false };
+            matches!(
+                Request::decode(request),
+                Ok((_, Request::Open { access: OpenFor::Write, .. } | Request::TakeOver { .. }))
+            )
+        };
+        let is_older = self.targets[connection.target].restored.is_some();
+        let asks = is_older && connection.requests.front().is_some_and(|(.., message)| opens(message));
+        asks && !self.may_judge(connection.writer, connection.target)
     }
 
     /// Whether a target serves a connection, and answers come back.
@@ -382,6 +409,10 @@ fn brief_message(message: &Message) -> String {
             let is_later = matches!(claim, Claim::Superseded(_));
             format!("Open, takes over: {takes_over}, names {named}{}", if is_later { " as superseded" } else { "" })
         }
+        Message::Encoded(request) => match Request::decode(request) {
+            Ok((_, request)) => format!("{request:?}"),
+            Err(error) => error.to_string(),
+        },
         Message::Keep(roster) => format!("Keep {}", brief_roster(roster)),
         other => format!("{other:?}"),
     }

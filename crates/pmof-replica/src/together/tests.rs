@@ -9,7 +9,7 @@ fn one_that_is_silent_is_waited_for_no_longer_than_the_grace() {
     let (open, closed) = mpsc::channel::<()>();
     let closed = Mutex::new(closed);
     let began = Instant::now();
-    let answers = together(vec![0, 1, 2, 3, 4], (3, GRACE), move |place, given_up| {
+    let answers = together(vec![0, 1, 2, 3, 4], (3, &mut Tempo::new(GRACE)), move |place, given_up| {
         if place == 2 {
             // Until the test has ended.
             let _ = closed.lock().recv();
@@ -31,7 +31,7 @@ fn all_are_waited_for_where_too_few_have_answered() {
         thread::sleep(GRACE * 2);
         drop(open);
     });
-    let answers = together(vec![0, 1, 2], (2, GRACE), move |place, _| match place {
+    let answers = together(vec![0, 1, 2], (2, &mut Tempo::new(GRACE)), move |place, _| match place {
         0 => Ok(0),
         1 => Err(ReplicaError::Unexpected),
         _ => {
@@ -46,10 +46,10 @@ fn all_are_waited_for_where_too_few_have_answered() {
 #[test]
 fn all_are_asked_at_once() {
     let all = Arc::new(std::sync::Barrier::new(8));
-    let answers = together((0..8).collect(), (8, GRACE), move |place, _| {
+    let answers = together((0..8).collect(), (8, &mut Tempo::new(GRACE)), move |place, _| {
         all.wait();
         Ok(place)
     });
     assert!(answers.into_iter().map(Result::unwrap).eq(0..8));
-    assert!(together(Vec::<u8>::new(), (0, GRACE), |place, _| Ok(place)).is_empty());
+    assert!(together(Vec::<u8>::new(), (0, &mut Tempo::new(GRACE)), |place, _| Ok(place)).is_empty());
 }

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use crate::{PoolError, ReplicaError};
+use crate::PoolError;
 
 /// How long an opening waits for silent replicas.
 #[derive(Clone, Debug, Default)]
@@ -22,16 +22,13 @@ impl Haste {
         Self { is_patient: true, ..Self::default() }
     }
 
-    /// How many answers are enough, where these would be.
-    pub(super) fn enough(&self, answers: usize) -> usize {
-        if self.is_patient { usize::MAX } else { answers }
+    pub(super) fn is_patient(&self) -> bool {
+        self.is_patient
     }
 
-    /// Looks at what one said, or did not say.
-    pub(super) fn note<T>(&self, answer: &Result<T, ReplicaError>) {
-        if !self.is_patient && matches!(answer, Err(ReplicaError::Silent { .. })) {
-            self.was_hasty.store(true, Ordering::Relaxed);
-        }
+    /// `was_hasty`: whether a replica was not waited for.
+    pub(super) fn note(&self, was_hasty: bool) {
+        self.was_hasty.fetch_or(was_hasty, Ordering::Relaxed);
     }
 
     /// Whether patience may help.

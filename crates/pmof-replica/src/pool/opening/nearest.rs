@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use pmof_control::{OpenFor, Request};
+use pmof_replication::opening::Left;
 
 use super::{NativeReplicas, Opened, Origin};
 use crate::site::Site;
@@ -18,9 +19,9 @@ impl NativeReplicas {
     pub(super) fn reading(&self) -> (OpenFor, usize, bool) {
         match self.origin {
             Origin::Made(_) => (OpenFor::Write, 0, true),
-            Origin::Found { access, source, is_clean, .. } => {
+            Origin::Found { access, source, left, .. } => {
                 let first = if access == OpenFor::Read { nearest(&self.opened, source) } else { source };
-                (access, first, is_clean)
+                (access, first, left == Left::Closed)
             }
         }
     }
@@ -29,22 +30,22 @@ impl NativeReplicas {
 /// The position of the member to read first. `source`: that which would be read wherever it is; another one is as good if it is in sync at the same mark, and was left as
 /// that one was. On this machine is nearer than any target. Of targets one is nearer whose round trip is less than half: else the source stays, so that readers do not change places for nothing.
 fn nearest(opened: &[Opened], source: usize) -> usize {
-    let Some(first) = opened.iter().find(|opened| opened.position == source) else { return source };
+    let Some(first) = opened.iter().find(|opened| opened.replica.position == source) else { return source };
     let is_as_good = |opened: &&Opened| {
-        let (state, wanted) = (&opened.state, &first.state);
-        !opened.is_behind
-            && !opened.is_witness
+        let (state, wanted) = (&opened.replica.state, &first.replica.state);
+        opened.replica.behind.is_none()
+            && !opened.replica.is_witness
             && (state.epoch.id, state.mark, state.is_open) == (wanted.epoch.id, wanted.mark, wanted.is_open)
     };
     let others: Vec<_> =
-        opened.iter().filter(|opened| opened.position != source).filter(|opened| is_as_good(opened)).collect();
+        opened.iter().filter(|opened| opened.replica.position != source).filter(|opened| is_as_good(opened)).collect();
     if others.is_empty() || matches!(first.site, Site::Here(_)) {
         return source;
     }
     if let Some(here) = others.iter().find(|opened| matches!(opened.site, Site::Here(_))) {
-        return here.position;
+        return here.replica.position;
     }
-    let nearer = others.iter().filter_map(|opened| Some((round_trip(&opened.site)?, opened.position))).min();
+    let nearer = others.iter().filter_map(|opened| Some((round_trip(&opened.site)?, opened.replica.position))).min();
     match (round_trip(&first.site), nearer) {
         (Some(own), Some((other, position))) if other < own / 2 && other + LEAST_SAVED <= own => position,
         (None, Some((_, position))) => position,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pmof_control::{OpenFor, Role, Roster, RosterMember};
+use pmof_replication::opening::{Left, OpenedReplica};
 
 use super::{New, Opened, Opening, failed};
 use crate::{
@@ -20,11 +21,10 @@ use crate::{
         events::Event,
         follow::Said,
         format::{Replicas, Terms, Upkeep},
-        intents,
         mirrors::mirror,
         opened::{Identity, place},
     },
-    roster::{made, noted},
+    roster::{FoundMember, made, noted},
     view::{Positions, Rule},
 };
 
@@ -37,9 +37,8 @@ pub(super) enum Origin {
         electorate: Box<Electorate>,
         /// The place of one that has all that was acknowledged.
         source: usize,
-        /// All were closed in order.
-        is_clean: bool,
-        in_sync: intents::Found,
+        /// How those in sync were left.
+        left: Left,
     },
 }
 
@@ -68,24 +67,24 @@ impl NativeReplicas {
         (base, mark): (Base, u64),
         origin: Origin,
     ) -> Self {
-        let found = opening.found(&opened);
+        let found = found(&opening.urls, &opened);
         let mut indexes = vec![None; opening.urls.len()];
-        for Opened { position, index, .. } in &opened {
-            indexes[*position] = Some(*index);
+        for Opened { replica, .. } in &opened {
+            indexes[replica.position] = Some(replica.index);
         }
         let roster = match &origin {
             Origin::Made(_) => Some(made(&found)),
             Origin::Found { electorate, access: OpenFor::Write, .. } => {
                 let kept = electorate.kept().map(|kept| noted(kept, &found));
                 kept.map(
-                    |kept| if opening.is_unsafe { kept.forced_by(Opening::mark(&kept, &opened, &base)) } else { kept },
+                    |kept| if opening.is_forced { kept.forced_by(Opening::mark(&kept, &opened, &base)) } else { kept },
                 )
             }
             Origin::Found { .. } => None,
         };
-        let keepers = |roster| (Opening::keepers(&opened, &roster), roster);
+        let keepers = |roster| (keepers(&opened, &roster), roster);
         let roster = roster.map(keepers).map(|(keepers, roster)| (roster, keepers));
-        let said = opened.iter().map(|opened| (opened.position, Said::by(&opened.state))).collect();
+        let said = opened.iter().map(|Opened { replica, .. }| (replica.position, Said::by(&replica.state))).collect();
         Self { opening, opened, identity, indexes, base, mark, roster, said, origin }
     }
 
@@ -94,7 +93,7 @@ impl NativeReplicas {
         let made = usize::from(self.identity.replica_count);
         let rule = Rule::of(made);
         // Whoever asks for fewer has decided that these are enough, and the mark says so. Where enough are there nothing was decided.
-        let least = self.opening.wanted.min_replicas.filter(|_| self.opening.is_unsafe);
+        let least = self.opening.wanted.min_replicas.filter(|_| self.opening.is_forced);
         let rule = least.map_or(rule, |least| rule.at_most(least.max(1)));
         let Origin::Found { electorate, .. } = &self.origin else { return (rule, None) };
         let known = || self.indexes.iter().enumerate().filter_map(|(position, index)| Some((position, (*index)?)));
@@ -158,11 +157,10 @@ impl Replicas for NativeReplicas {
         };
         let (access, first_read, was_closed) = self.reading();
         let mut members: Vec<Arc<dyn Member>> = (0..opening.urls.len()).map(absent).collect();
-        for Opened { position, site, reached, replica_uuid, is_behind, is_witness, domain, .. } in
-            std::mem::take(&mut self.opened)
-        {
+        for Opened { replica, site, reached } in std::mem::take(&mut self.opened) {
+            let OpenedReplica { position, replica_uuid, behind, is_witness, domain, .. } = replica;
             let place = place(&opening.urls[position]);
-            let standing = if is_behind { Standing::behind(place) } else { Standing::new(place) };
+            let standing = if behind.is_some() { Standing::behind(place) } else { Standing::new(place) };
             let standing = standing.with_failure_domain(domain).of_witness(is_witness).of_replica(replica_uuid);
             let member = reached.member(standing, site, size_bytes, mirror.as_ref());
             members[position] = member.map_err(|error| failed(&opening.urls[position], error))?;
@@ -200,7 +198,7 @@ impl Replicas for NativeReplicas {
     /// All of a native pool is comparable where nothing tells which ranges may differ.
     fn comparable(&self, open: &Open) -> Result<Option<Comparable>, PoolError> {
         match self.origin {
-            Origin::Found { access: OpenFor::Write, source, in_sync, .. } => open.begin(in_sync, source),
+            Origin::Found { access: OpenFor::Write, source, left, .. } => open.begin(left, source),
             Origin::Made(_) | Origin::Found { .. } => Ok(None),
         }
     }
@@ -243,4 +241,19 @@ impl Replicas for NativeReplicas {
 
     /// They are closed when their connections end, which nothing holds any more.
     fn abandon(self) {}
+}
+
+/// Which replicas were found where.
+fn found(urls: &[Arc<PoolUrl>], opened: &[Opened]) -> Vec<FoundMember> {
+    let found = |Opened { replica, .. }: &Opened| {
+        let OpenedReplica { position, index, replica_uuid, .. } = *replica;
+        FoundMember { index, replica_uuid, url: Arc::clone(&urls[position]) }
+    };
+    opened.iter().map(found).collect()
+}
+
+/// Those that keep this roster, or never will, by their positions.
+fn keepers(opened: &[Opened], roster: &Roster) -> Positions {
+    let keeps = |opened: &&Opened| opened.replica.roster.as_ref().is_none_or(|kept| kept == roster);
+    opened.iter().filter(keeps).fold(0, |all, opened| all | 1 << opened.replica.position)
 }

@@ -1,6 +1,9 @@
 //! Opening a pool that another one has.
 
-use std::time::{Duration, Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::{PoolOptions, survey};
 use crate::{
@@ -9,6 +12,7 @@ use crate::{
         Pool,
         members::{MemberState, PoolMembers},
     },
+    reach::Reach,
 };
 
 /// Between two openings of one that waits, each of which asks for a second already.
@@ -58,18 +62,18 @@ impl PoolOptions {
         let is_lost = members.members.iter().any(|member| matches!(member.state, MemberState::Lost(_)));
         (!is_lost).then_some(options)
     }
+}
 
-    /// Whether the members that answer are enough to open the pool, as they say themselves. Nobody is fenced for what cannot succeed.
-    pub(super) fn check_may_take_over(&self) -> Result<(), PoolError> {
-        // The opening fails for the same reason, and says it better.
-        let Ok(members) = self.urls().and_then(|urls| survey(&self.reach, &urls, true)) else { return Ok(()) };
-        if members.losses_survived.is_some() {
-            return Ok(());
-        }
-        let lost = members.members.iter().find_map(|member| match (&member.state, &member.replica) {
-            (MemberState::Lost(why), Some(replica)) => Some((replica.clone(), why.clone())),
-            _ => None,
-        });
-        lost.map_or(Ok(()), |(replica, source)| Err(PoolError::Replica { replica, source }))
+/// Checks that the members that answer are enough to open the pool, as they say themselves: no writer is fenced for an opening that cannot succeed.
+pub(in crate::pool) fn check_may_take_over(reach: &Reach, urls: &[Arc<PoolUrl>]) -> Result<(), PoolError> {
+    // The opening fails for the same reason, and says it better.
+    let Ok(members) = survey(reach, urls, true) else { return Ok(()) };
+    if members.losses_survived.is_some() {
+        return Ok(());
     }
+    let lost = members.members.iter().find_map(|member| match (&member.state, &member.replica) {
+        (MemberState::Lost(why), Some(replica)) => Some((replica.clone(), why.clone())),
+        _ => None,
+    });
+    lost.map_or(Ok(()), |(replica, source)| Err(PoolError::Replica { replica, source }))
 }

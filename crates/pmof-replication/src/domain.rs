@@ -1,7 +1,9 @@
 //! The failure domains of a pool's replicas.
 
-use pmof_access::Evidence;
+use alloc::vec::Vec;
+
 use pmof_control::FailureDomain;
+use pmof_terms::Evidence;
 
 #[cfg(test)]
 mod tests;
@@ -16,7 +18,7 @@ pub struct ReplicaDomain {
 }
 
 /// So many of them are apart at least. One that is not known may be any other.
-pub(crate) fn distinct(domains: impl IntoIterator<Item = Option<ReplicaDomain>>) -> usize {
+pub fn distinct(domains: impl IntoIterator<Item = Option<ReplicaDomain>>) -> usize {
     let (mut seen, mut is_any) = (Vec::<u16>::new(), false);
     for domain in domains {
         is_any = true;
@@ -30,7 +32,7 @@ pub(crate) fn distinct(domains: impl IntoIterator<Item = Option<ReplicaDomain>>)
 }
 
 /// The domain of each of a pool's replicas: those have one number that may fail together, with each other or with a third.
-pub(crate) fn numbered(domains: &[Option<&FailureDomain>]) -> Vec<Option<ReplicaDomain>> {
+pub fn numbered(domains: &[Option<&FailureDomain>]) -> Vec<Option<ReplicaDomain>> {
     let mut numbers: Vec<usize> = (0..domains.len()).collect();
     for (at, domain) in domains.iter().enumerate() {
         for (other, before) in domains[..at].iter().enumerate() {

@@ -1,0 +1,337 @@
+//! Runs the engine's openings: a thread for each address connects, asks and waits there.
+
+use std::{
+    collections::{BTreeMap, VecDeque},
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc::{self, Receiver, Sender},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use pmof_access::Durability;
+use pmof_control::{OpenFor, Reply, Request};
+use pmof_replication::opening::{Action, Answer, CallId, Failure, Opening, Outcome, Question, SiteId};
+
+use crate::{
+    PoolError, PoolUrl, ReplicaError,
+    peers::Peers,
+    pool::{opened::Reached, options::check_may_take_over},
+    reach::Reach,
+    site::Site,
+};
+
+impl Failure for ReplicaError {
+    fn may_be_lost(&self) -> bool {
+        self.may_be_lost()
+    }
+
+    fn refusal(&self) -> Option<pmof_control::PoolRefusal> {
+        match self {
+            Self::Refused { refusal, .. } => Some(*refusal),
+            _ => None,
+        }
+    }
+}
+
+/// What an opening's driver has of the world.
+pub(super) struct Driver<'d> {
+    pub(super) reach: &'d Reach,
+    pub(super) peers: &'d Peers,
+    /// The level that flushes are to reach.
+    pub(super) require: Durability,
+    /// The replicas that the program has named.
+    pub(super) named: &'d [Arc<PoolUrl>],
+}
+
+/// What came of an opening, with its connections.
+#[derive(Debug)]
+pub(super) struct Driven<T> {
+    pub(super) outcome: Outcome<PoolUrl, ReplicaError, T>,
+    pub(super) sites: Sites,
+    /// What the survey has found, if it found too few.
+    pub(super) surveyed: Option<PoolError>,
+}
+
+/// Connections by their names in the engine, and the memory that is mapped through them.
+#[derive(Debug, Default)]
+pub(super) struct Sites(BTreeMap<SiteId, (Site, Option<Reached>)>);
+
+impl Sites {
+    pub(super) fn take(&mut self, site: SiteId) -> Option<(Site, Option<Reached>)> {
+        self.0.remove(&site)
+    }
+}
+
+/// What a worker does next.
+#[derive(Debug)]
+enum Order {
+    Connect { url: Arc<PoolUrl>, limit: Option<Duration> },
+    Send(Request),
+    Map { access: OpenFor, size_bytes: u64 },
+}
+
+/// What has come of it.
+#[derive(Debug)]
+enum Carried {
+    Connected(Site),
+    Replied(Box<Reply>),
+    Mapped(Box<Reached>),
+}
+
+type Report = (SiteId, CallId, Result<Carried, ReplicaError>);
+
+/// Connects to one address, and asks there, one order after the other.
+struct Worker {
+    site: SiteId,
+    reach: Reach,
+    peers: Peers,
+    require: Durability,
+    connected: Option<Site>,
+    /// Of the replica that was opened there last.
+    descriptor: Vec<u8>,
+    reports: Sender<Report>,
+}
+
+/// An order that has to be reported on, also by a worker that panics.
+struct Owed<'w>(&'w Sender<Report>, Option<(SiteId, CallId)>);
+
+impl Owed<'_> {
+    fn report(mut self, carried: Result<Carried, ReplicaError>) {
+        if let Some((site, call)) = self.1.take() {
+            // The opening may have ended.
+            let _ = self.0.send((site, call, carried));
+        }
+    }
+}
+
+impl Drop for Owed<'_> {
+    fn drop(&mut self) {
+        if let Some((site, call)) = self.1.take() {
+            let _ = self.0.send((site, call, Err(ReplicaError::Unexpected)));
+        }
+    }
+}
+
+impl Worker {
+    fn work(mut self, orders: &Receiver<(CallId, Order)>) {
+        while let Ok((call, order)) = orders.recv() {
+            self.report(call, order);
+        }
+    }
+
+    fn report(&mut self, call: CallId, order: Order) {
+        let reports = self.reports.clone();
+        let owed = Owed(&reports, Some((self.site, call)));
+        let carried = self.carry_out(order);
+        owed.report(carried);
+    }
+
+    fn carry_out(&mut self, order: Order) -> Result<Carried, ReplicaError> {
+        if let Order::Connect { url, limit } = order {
+            let site = self.limited(limit).site(&self.peers, &url)?;
+            self.connected = Some(site.clone());
+            return Ok(Carried::Connected(site));
+        }
+        let site = self.connected.as_ref().ok_or(ReplicaError::Unexpected)?;
+        match order {
+            Order::Connect { .. } => Err(ReplicaError::Unexpected),
+            Order::Send(request) => {
+                let mut reply = site.ask(&request)?;
+                if let Reply::Opened { descriptor, .. } = &mut reply {
+                    self.descriptor = std::mem::take(descriptor);
+                }
+                Ok(Carried::Replied(Box::new(reply)))
+            }
+            Order::Map { access, size_bytes } => {
+                let reached = Reached::open(site, &self.descriptor, size_bytes, (self.require, access))?;
+                Ok(Carried::Mapped(Box::new(reached)))
+            }
+        }
+    }
+
+    fn limited(&self, limit: Option<Duration>) -> Reach {
+        let Reach { connect_timeout, loss_timeout, .. } = self.reach;
+        let limit = limit.unwrap_or(Duration::MAX);
+        Reach {
+            connect_timeout: connect_timeout.min(limit),
+            loss_timeout: loss_timeout.min(limit),
+            ..self.reach.clone()
+        }
+    }
+}
+
+/// The driver's end of a worker.
+struct Hand {
+    /// Once it is set, the worker's attempt to connect ends.
+    given_up: Arc<AtomicBool>,
+    work: Work,
+}
+
+enum Work {
+    Elsewhere(Sender<(CallId, Order)>),
+    /// Of the only replica, and where there is no thread: the driver does it.
+    Here(Box<Worker>),
+}
+
+impl Driver<'_> {
+    /// Runs an opening to its end.
+    pub(super) fn drive<T>(&self, mut opening: Opening<PoolUrl, ReplicaError, T>) -> Driven<T> {
+        let (began, mut run) = (Instant::now(), Running::new(self, self.named.len() == 1));
+        let mut answer = None;
+        loop {
+            let outcome = opening.step(began.elapsed(), answer.take());
+            while let Some(question) = opening.next_question() {
+                run.carry_out(question);
+            }
+            if let Some(outcome) = outcome {
+                return Driven { outcome, sites: run.sites, surveyed: run.surveyed };
+            }
+            answer = run.next_answer(opening.wakes_at().map(|at| at.saturating_sub(began.elapsed())));
+        }
+    }
+}
+
+/// The driver's state.
+struct Running<'d> {
+    driver: &'d Driver<'d>,
+    /// No thread is started for the first address.
+    is_alone: bool,
+    hands: BTreeMap<SiteId, Hand>,
+    sites: Sites,
+    surveyed: Option<PoolError>,
+    /// What the driver has answered itself.
+    answered: VecDeque<(CallId, Result<Answer, ReplicaError>)>,
+    reports: Sender<Report>,
+    reported: Receiver<Report>,
+}
+
+impl<'d> Running<'d> {
+    fn new(driver: &'d Driver<'d>, is_alone: bool) -> Self {
+        let (reports, reported) = mpsc::channel();
+        Self {
+            driver,
+            is_alone,
+            hands: BTreeMap::new(),
+            sites: Sites::default(),
+            surveyed: None,
+            answered: VecDeque::new(),
+            reports,
+            reported,
+        }
+    }
+
+    fn carry_out(&mut self, Question { call, action }: Question<PoolUrl>) {
+        match action {
+            Action::Connect { site, place, limit } => {
+                let hand = self.hand(site);
+                self.hands.insert(site, hand);
+                self.order(site, call, Order::Connect { url: place, limit });
+            }
+            Action::Send { site, request } => self.order(site, call, Order::Send(request)),
+            Action::Map { site, access, size_bytes } => self.order(site, call, Order::Map { access, size_bytes }),
+            Action::Unmap { site } => {
+                self.sites.0.get_mut(&site).map(|(_, reached)| reached.take());
+            }
+            Action::Survey => {
+                let answer =
+                    check_may_take_over(self.driver.reach, self.driver.named).map(|()| Answer::Done).map_err(|error| {
+                        self.surveyed = Some(error);
+                        ReplicaError::Unexpected
+                    });
+                self.answered.push_back((call, answer));
+            }
+            Action::Drop { site } => {
+                if let Some(hand) = self.hands.remove(&site) {
+                    hand.given_up.store(true, Ordering::Relaxed);
+                }
+                // Its worker, which may be waiting there, lets go of it, too.
+                if let Some((site, _)) = self.sites.take(site) {
+                    site.disconnect();
+                }
+            }
+        }
+    }
+
+    fn hand(&mut self, site: SiteId) -> Hand {
+        let Driver { reach, peers, require, .. } = *self.driver;
+        let given_up = Arc::new(AtomicBool::new(false));
+        let worker = || Worker {
+            site,
+            reach: reach.until(&given_up),
+            peers: peers.clone(),
+            require,
+            connected: None,
+            descriptor: Vec::new(),
+            reports: self.reports.clone(),
+        };
+        let here = std::mem::take(&mut self.is_alone).then(|| Work::Here(Box::new(worker())));
+        let work = here.unwrap_or_else(|| {
+            let ((orders, ordered), elsewhere) = (mpsc::channel(), worker());
+            let started =
+                thread::Builder::new().name("pmof-pool-ask".to_owned()).spawn(move || elsewhere.work(&ordered));
+            match started {
+                Ok(_) => Work::Elsewhere(orders),
+                Err(error) => {
+                    log::warn!("no thread to ask a replica could be started: {error}");
+                    Work::Here(Box::new(worker()))
+                }
+            }
+        });
+        Hand { given_up, work }
+    }
+
+    fn order(&mut self, site: SiteId, call: CallId, order: Order) {
+        let is_taken = match self.hands.get_mut(&site).map(|hand| &mut hand.work) {
+            Some(Work::Elsewhere(orders)) => orders.send((call, order)).is_ok(),
+            Some(Work::Here(worker)) => {
+                worker.report(call, order);
+                true
+            }
+            None => false,
+        };
+        // Else it was dropped, or its worker has panicked.
+        if !is_taken {
+            self.answered.push_back((call, Err(ReplicaError::Unexpected)));
+        }
+    }
+
+    /// The next answer, or `None` when the time is up.
+    fn next_answer(&mut self, limit: Option<Duration>) -> Option<(CallId, Result<Answer, ReplicaError>)> {
+        if let Some(answered) = self.answered.pop_front() {
+            return Some(answered);
+        }
+        let (site, call, carried) = match limit {
+            Some(limit) => self.reported.recv_timeout(limit).ok()?,
+            None => self.reported.recv().ok()?,
+        };
+        let is_dropped = !self.hands.contains_key(&site);
+        let answer = carried.map(|carried| match carried {
+            Carried::Connected(connected) if is_dropped => {
+                connected.disconnect();
+                Answer::Done
+            }
+            Carried::Connected(connected) => {
+                self.sites.0.insert(site, (connected, None));
+                Answer::Done
+            }
+            Carried::Mapped(mapped) => {
+                if let Some((_, reached)) = self.sites.0.get_mut(&site) {
+                    *reached = Some(*mapped);
+                }
+                Answer::Done
+            }
+            Carried::Replied(reply) => Answer::Reply(reply),
+        });
+        Some((call, answer))
+    }
+}
+
+impl fmt::Debug for Driver<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").field("require", &self.require).finish_non_exhaustive()
+    }
+}

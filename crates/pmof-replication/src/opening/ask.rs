@@ -1,0 +1,560 @@
+//! Connecting, and asking for replicas, also where other programs ask for them at the same time.
+
+use alloc::{boxed::Box, rc::Rc, sync::Arc, vec, vec::Vec};
+use core::time::Duration;
+
+use pmof_control::{FailureDomain, OpenFor, Reply, Request, Roster};
+use uuid::Uuid;
+
+use super::{
+    Cause, Creation, Failure, FoundPool, Left, Outcome, Reason, Refusal, Terms, UnreadReplica,
+    action::{Action, Answer, SiteId},
+    exchange::{Exchange, Patience, Task},
+    outcome::{Identity, OpenedReplica},
+    rules::Rules,
+};
+use crate::{
+    lineage::{Agreement, quorum, votes_needed},
+    place::{FoundMember, Place, elsewhere},
+};
+
+/// How long a replica is asked for that another has open: longer than a target takes to notice that the other is gone, where its system closed
+/// the connection.
+const BUSY_WAIT: Duration = Duration::from_secs(1);
+/// The pause before it is asked for again, which doubles up to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(5);
+const LONGEST_PAUSE: Duration = Duration::from_millis(80);
+/// How long targets are awaited that release what was opened there.
+const RELEASE_WAIT: Duration = Duration::from_secs(1);
+
+/// An opening that runs.
+pub(super) struct Run<P, F, R> {
+    pub(super) exchange: Rc<Exchange<P, F>>,
+    pub(super) terms: Terms,
+    pub(super) access: OpenFor,
+    pub(super) rules: R,
+    /// All addresses: those that were named, and those that were found by what these know.
+    pub(super) places: Vec<Arc<P>>,
+    pub(super) named_count: usize,
+    /// Connected, and not asked yet; with their positions.
+    pub(super) sites: Vec<(usize, SiteId)>,
+    pub(super) left_out: Vec<(usize, Cause<F>)>,
+    pub(super) unread: Vec<UnreadReplica>,
+    pub(super) is_forced: bool,
+    /// Some were opened whose state may be an older one.
+    pub(super) has_older: bool,
+    was_hasty: bool,
+}
+
+/// A replica that could not be opened.
+#[derive(Debug)]
+pub(super) struct Failed<F> {
+    pub(super) position: usize,
+    pub(super) site: SiteId,
+    /// It is open there, and this replica.
+    pub(super) open: Option<Uuid>,
+    pub(super) cause: Cause<F>,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wish {
+    Open,
+    /// The same where the state may be an older one.
+    OpenOlder,
+    Create(Creation),
+}
+
+type Replied<F> = Result<Reply, Cause<F>>;
+
+impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
+    pub(super) fn new(
+        exchange: Rc<Exchange<P, F>>,
+        terms: Terms,
+        access: OpenFor,
+        places: Vec<Arc<P>>,
+        rules: R,
+    ) -> Self {
+        Self {
+            exchange,
+            terms,
+            access,
+            rules,
+            named_count: places.len(),
+            places,
+            sites: Vec::new(),
+            left_out: Vec::new(),
+            unread: Vec::new(),
+            is_forced: false,
+            has_older: false,
+            was_hasty: false,
+        }
+    }
+
+    pub(super) async fn open(mut self) -> Outcome<P, F, FoundPool> {
+        let pool = self.find().await;
+        self.ended(pool)
+    }
+
+    pub(super) fn ended<T>(self, pool: Result<T, Refusal<F>>) -> Outcome<P, F, T> {
+        Outcome { places: self.places, left_out: self.left_out, was_hasty: self.was_hasty, pool }
+    }
+
+    async fn find(&mut self) -> Result<FoundPool, Refusal<F>> {
+        self.connect_named().await?;
+        self.check_take_over().await?;
+        let mut identity = None;
+        let sites = core::mem::take(&mut self.sites);
+        let enough = self.enough_named();
+        let (mut opened, mut failed) = self.ask(sites, Wish::Open, None, enough, &mut identity).await;
+        self.open_older(&mut opened, &mut failed, &mut identity).await;
+        let (uuid, mut followed) = (identity.map_or(Uuid::nil(), |identity| identity.uuid), None);
+        let mut heard = self.hear_all(&opened, uuid).await;
+        // Those that are found may know of later members.
+        while let Some(roster) = self.newer_roster(&opened, &heard, followed.as_ref()) {
+            let here = self.found(&opened);
+            let is_member =
+                |found: &&FoundMember<P>| roster.counted().any(|member| member.is(found.index, found.replica_uuid));
+            let count = roster.counted().count() + here.iter().filter(|found| !is_member(found)).count();
+            let others = elsewhere(&roster, &here, &self.places);
+            let (others, failed_others) = self.open_others(others, (count, here.len()), &mut identity).await;
+            opened.extend(others);
+            failed.extend(failed_others);
+            heard.extend(self.hear_spares(&roster, &opened, uuid).await);
+            heard.extend(self.hear_promoted(&roster, uuid).await);
+            followed = Some(roster);
+        }
+        let found = self.decide(&mut opened, failed, identity, &heard).await;
+        if found.is_err() {
+            self.release(opened.iter().map(|opened| opened.site)).await;
+        }
+        let (identity, electorate, agreement) = found?;
+        let Agreement { base, is_clean, source, mark, .. } = agreement;
+        let (source, left) = (opened[source].position, left(&opened, is_clean));
+        let (unread, is_forced) = (core::mem::take(&mut self.unread), self.is_forced);
+        Ok(FoundPool { identity, electorate, opened, unread, base, mark, source, left, is_forced })
+    }
+
+    /// How many answers are enough.
+    pub(super) fn patience(&self, enough: usize, places: &[Arc<P>]) -> Patience {
+        if self.terms.is_patient {
+            return Patience::ENDLESS;
+        }
+        Patience::once(enough, places.iter().any(|place| place.starts_target()))
+    }
+
+    /// How many of those that were named are enough to go on with, which may be of a pool that has more: they open it, and confirm an epoch.
+    fn enough_named(&self) -> usize {
+        let named = self.named_count;
+        let votes = votes_needed(named.max(1)).max(quorum(named)).min(named.saturating_sub(1)).max(1);
+        votes.max(self.terms.least_replicas)
+    }
+
+    /// Notes whether one was not awaited.
+    pub(super) fn note_silence<T>(&mut self, answer: &Result<T, Cause<F>>) {
+        self.was_hasty |= answer.as_ref().is_err_and(Cause::is_silence) && !self.terms.is_patient;
+    }
+
+    /// Connects to addresses side by side. What failed is dropped.
+    pub(super) async fn connect(&mut self, places: &[Arc<P>], patience: Patience) -> Vec<Result<SiteId, Cause<F>>> {
+        let exchange = Rc::clone(&self.exchange);
+        let sites: Vec<_> = places.iter().map(|_| exchange.fresh_site()).collect();
+        let tasks = sites.iter().zip(places).map(|(site, place)| -> Task<'_, _> {
+            let connect = Action::Connect { site: *site, place: Arc::clone(place), limit: None };
+            Box::pin(done(&exchange, connect))
+        });
+        let answers = exchange.answers(tasks.collect(), patience, Result::is_ok).await;
+        let connected = sites.into_iter().zip(answers).map(|(site, answer)| {
+            self.note_silence(&answer);
+            answer.map(|()| site).inspect_err(|_| self.exchange.tell(Action::Drop { site }))
+        });
+        connected.collect()
+    }
+
+    /// Connects to those that were named. One that may be lost is left out.
+    async fn connect_named(&mut self) -> Result<(), Refusal<F>> {
+        let places = self.places.clone();
+        let patience = self.patience(self.enough_named(), &places);
+        for (position, site) in self.connect(&places, patience).await.into_iter().enumerate() {
+            match site {
+                Ok(site) => self.sites.push((position, site)),
+                Err(cause) => self.leave_out(position, cause)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Goes on without a replica whose loss may be why.
+    pub(super) fn leave_out(&mut self, position: usize, cause: Cause<F>) -> Result<(), Refusal<F>> {
+        if !cause.may_be_lost() {
+            return Err(Refusal::Replica { position, cause });
+        }
+        self.left_out.push((position, cause));
+        Ok(())
+    }
+
+    /// Before any writer is fenced: where fewer are connected than an opening needs of as many as the pool was made with, others must be enough.
+    async fn check_take_over(&mut self) -> Result<(), Refusal<F>> {
+        if self.terms.take_over.is_none() || self.terms.min_replicas.is_some() {
+            return Ok(());
+        }
+        let exchange = Rc::clone(&self.exchange);
+        let tasks = self.sites.iter().map(|(position, site)| -> Task<'_, _> {
+            let name = self.places[*position].pool_name().clone();
+            Box::pin(reply(&exchange, *site, Request::Info { name }))
+        });
+        let answers = exchange.answers(tasks.collect(), Patience::ENDLESS, Result::is_ok).await;
+        let made: Vec<_> = answers
+            .into_iter()
+            .filter_map(|answer| match answer {
+                Ok(Reply::Info(info)) => Some(usize::from(info.header.replica_count)),
+                _ => None,
+            })
+            .collect();
+        if made.iter().all(|count| made.len() >= votes_needed(*count)) {
+            return Ok(());
+        }
+        done(&exchange, Action::Survey).await.map_err(|_| Refusal::Survey)
+    }
+
+    fn request(&self, wish: Wish, position: usize) -> Request {
+        let (name, require) = (self.places[position].pool_name().clone(), self.terms.require);
+        match (wish, self.terms.take_over) {
+            (Wish::Create(creation), _) => creation.request(name, position as u16, self.places.len() as u16, require),
+            (Wish::Open, Some(silent_for)) => {
+                let silent_ms = silent_for.as_millis().try_into().unwrap_or(u64::MAX);
+                Request::TakeOver { name, require, silent_ms, claim: pmof_control::Claim::None }
+            }
+            (Wish::Open | Wish::OpenOlder, _) => {
+                Request::Open { name, access: self.access, require, may_be_older: matches!(wish, Wish::OpenOlder) }
+            }
+        }
+    }
+
+    /// Asks all of these targets at once, or the `first` before the others, which are asked only where it has opened.
+    pub(super) async fn ask(
+        &mut self,
+        sites: Vec<(usize, SiteId)>,
+        wish: Wish,
+        first: Option<usize>,
+        enough: usize,
+        identity: &mut Option<Identity>,
+    ) -> (Vec<OpenedReplica>, Vec<Failed<F>>) {
+        // What changes something there is awaited: carried out late, it would fence a later writer, or leave a replica of a pool that was not made.
+        let changes = matches!(wish, Wish::Create(_)) || self.terms.take_over.is_some();
+        let patience = if changes { Patience::ENDLESS } else { self.patience(enough, &[]) };
+        let replies = match first {
+            Some(first) => self.ask_first(&sites, wish, first).await,
+            None => self.ask_all(&sites, wish, patience).await,
+        };
+        let (mut opened, mut failed) = (Vec::with_capacity(sites.len()), Vec::new());
+        for ((position, site), answer) in sites.into_iter().zip(replies) {
+            let Some(answer) = answer else { continue };
+            let open = opened_uuid(&answer);
+            match answer.and_then(|reply| Ok(checked(reply, (position, site), identity)?)) {
+                Ok(replica) => opened.push(replica),
+                Err(cause) => failed.push(Failed { position, site, open, cause }),
+            }
+        }
+        let patience = if changes { Patience::ENDLESS } else { self.patience(enough, &[]) };
+        let opened = self.look_into(opened, patience, &mut failed).await;
+        (opened, failed)
+    }
+
+    /// Has the memory of those that are open mapped, and reads what they keep.
+    async fn look_into(
+        &mut self,
+        opened: Vec<OpenedReplica>,
+        patience: Patience,
+        failed: &mut Vec<Failed<F>>,
+    ) -> Vec<OpenedReplica> {
+        let (exchange, access) = (Rc::clone(&self.exchange), self.access);
+        let tasks = opened.iter().map(|OpenedReplica { site, size_bytes, .. }| -> Task<'_, _> {
+            Box::pin(looked_into(&exchange, *site, access, *size_bytes))
+        });
+        let answers = exchange.answers(tasks.collect(), patience, Result::is_ok).await;
+        let mut here = Vec::with_capacity(opened.len());
+        for (replica, answer) in opened.into_iter().zip(answers) {
+            self.note_silence(&answer);
+            match answer {
+                Ok((roster, domain)) => here.push(OpenedReplica { roster, domain, ..replica }),
+                Err(cause) => {
+                    let OpenedReplica { position, site, replica_uuid, .. } = replica;
+                    if cause.is_silence() {
+                        self.exchange.tell(Action::Drop { site });
+                    }
+                    let open = (!cause.is_silence()).then_some(replica_uuid);
+                    failed.push(Failed { position, site, open, cause });
+                }
+            }
+        }
+        failed.sort_by_key(|failed| failed.position);
+        here
+    }
+
+    /// Asks all at once. Where another program has one of them open, this releases the others, and asks [one after the other](Self::ask_in_turn). `None`: not asked.
+    async fn ask_all(&mut self, sites: &[(usize, SiteId)], wish: Wish, patience: Patience) -> Vec<Option<Replied<F>>> {
+        let exchange = Rc::clone(&self.exchange);
+        let tasks = sites.iter().map(|(position, site)| -> Task<'_, _> {
+            Box::pin(reply(&exchange, *site, self.request(wish, *position)))
+        });
+        let counts = |answer: &Replied<F>| is_opened(answer) || is_busy(answer);
+        let answers = exchange.answers(tasks.collect(), patience, counts).await;
+        for ((_, site), answer) in sites.iter().zip(&answers) {
+            self.note_silence(answer);
+            if answer.as_ref().is_err_and(Cause::is_silence) {
+                exchange.tell(Action::Drop { site: *site });
+            }
+        }
+        if !answers.iter().any(is_busy) {
+            return answers.into_iter().map(Some).collect();
+        }
+        self.release(sites.iter().zip(&answers).filter(|(_, answer)| is_opened(answer)).map(|((_, site), _)| *site))
+            .await;
+        self.ask_in_turn(sites, wish, answers).await
+    }
+
+    /// Asks for one replica after the other, each for a second where another program has it, which may be gone or may be about to release it. All programs
+    /// ask in the order of the replicas' indexes, so that no two of them wait for each other: of several that open a pool at once, the one that has
+    /// the first replica gets the others too, however long their answers take.
+    async fn ask_in_turn(
+        &self,
+        sites: &[(usize, SiteId)],
+        wish: Wish,
+        answers: Vec<Replied<F>>,
+    ) -> Vec<Option<Replied<F>>> {
+        let exchange = &*self.exchange;
+        let may_be_had: Vec<_> = answers.iter().map(|answer| is_opened(answer) || is_busy(answer)).collect();
+        let asked: Vec<_> = (0..sites.len()).filter(|at| may_be_had[*at]).collect();
+        let tasks = asked.iter().map(|at| -> Task<'_, _> {
+            let (position, site) = sites[*at];
+            Box::pin(reply(exchange, site, Request::Info { name: self.places[position].pool_name().clone() }))
+        });
+        let infos = exchange.answers(tasks.collect(), Patience::ENDLESS, Result::is_ok).await;
+        let index = |info: Replied<F>| match info {
+            Ok(Reply::Info(info)) => info.header.replica_index,
+            _ => u16::MAX,
+        };
+        let mut order: Vec<_> = infos.into_iter().map(index).zip(asked).collect();
+        order.sort_unstable();
+        let mut answers: Vec<_> =
+            answers.into_iter().zip(may_be_had).map(|(answer, may)| (!may).then_some(answer)).collect();
+        for (_, at) in order {
+            let (position, site) = sites[at];
+            let answer = reply_when_free(exchange, site, self.request(wish, position)).await;
+            if is_busy(answers[at].insert(answer)) {
+                break;
+            }
+        }
+        answers
+    }
+
+    /// Asks one, and the others only where that one is had: of several programs the one that gets it is alone with the others. `None`: not asked.
+    async fn ask_first(&self, sites: &[(usize, SiteId)], wish: Wish, first: usize) -> Vec<Option<Replied<F>>> {
+        let exchange = &*self.exchange;
+        let mut answers: Vec<Option<Replied<F>>> = sites.iter().map(|_| None).collect();
+        let ask = |at: usize| {
+            let (position, site) = sites[at];
+            reply_when_free(exchange, site, self.request(wish, position))
+        };
+        let is_had = is_opened(answers[first].insert(ask(first).await));
+        if is_had {
+            let others: Vec<_> = (0..sites.len()).filter(|at| *at != first).collect();
+            let tasks = others.iter().map(|at| -> Task<'_, _> { Box::pin(ask(*at)) }).collect();
+            let replies = exchange.answers(tasks, Patience::ENDLESS, Result::is_ok).await;
+            others.into_iter().zip(replies).for_each(|(at, answer)| answers[at] = Some(answer));
+        }
+        answers
+    }
+
+    /// Lets others open replicas that this opening does not use, before its caller may try again. They stay as they were found.
+    pub(super) async fn release(&self, sites: impl Iterator<Item = SiteId>) {
+        // What cannot be undone ends with the connection.
+        self.ask_each(sites.map(|site| (site, vec![Request::Close { in_order: false }])).collect()).await;
+    }
+
+    /// Sends requests to several targets side by side, to each one after the other, and ignores what they say.
+    pub(super) async fn ask_each(&self, requests: Vec<(SiteId, Vec<Request>)>) {
+        let exchange = &*self.exchange;
+        let tasks = requests.into_iter().map(|(site, requests)| -> Task<'_, ()> {
+            Box::pin(async move {
+                for request in requests {
+                    let _ = reply(exchange, site, request).await;
+                }
+            })
+        });
+        exchange.together(tasks.collect(), Patience::within(RELEASE_WAIT), |()| false).await;
+    }
+
+    /// Opens replicas whose state may be an older one, where a number was asked for and there are too few without these.
+    async fn open_older(
+        &mut self,
+        opened: &mut Vec<OpenedReplica>,
+        failed: &mut Vec<Failed<F>>,
+        identity: &mut Option<Identity>,
+    ) {
+        if self.terms.min_replicas.is_none_or(|least| opened.len() >= least) {
+            return;
+        }
+        let is_uncertain = |failed: &Failed<F>| failed.cause.is_uncertain_state();
+        let (uncertain, others): (Vec<_>, Vec<_>) = core::mem::take(failed).into_iter().partition(is_uncertain);
+        let sites: Vec<_> = uncertain.into_iter().map(|failed| (failed.position, failed.site)).collect();
+        let (older, still_failed) = self.ask(sites, Wish::OpenOlder, None, usize::MAX, identity).await;
+        self.has_older = !older.is_empty();
+        opened.extend(older);
+        failed.extend(others.into_iter().chain(still_failed));
+    }
+
+    /// Which replicas were found where.
+    pub(super) fn found(&self, opened: &[OpenedReplica]) -> Vec<FoundMember<P>> {
+        found_at(&self.places, opened)
+    }
+}
+
+/// Which replicas were found at which of the places.
+pub(super) fn found_at<P>(places: &[Arc<P>], opened: &[OpenedReplica]) -> Vec<FoundMember<P>> {
+    let found = |opened: &OpenedReplica| {
+        let OpenedReplica { position, index, replica_uuid, .. } = *opened;
+        FoundMember { index, replica_uuid, url: Arc::clone(&places[position]) }
+    };
+    opened.iter().map(found).collect()
+}
+
+/// How those in sync were left. `is_clean`: all of them were closed in order.
+fn left(opened: &[OpenedReplica], is_clean: bool) -> Left {
+    let mut of =
+        opened.iter().filter(|opened| opened.behind.is_none()).map(|opened| (opened.state.is_open, opened.state.mark));
+    let first = of.next();
+    match (is_clean, of.all(|next| Some(next) == first)) {
+        (true, _) => Left::Closed,
+        (false, true) => Left::Alike,
+        (false, false) => Left::Unlike,
+    }
+}
+
+/// What a reply says, where it fits.
+fn checked(
+    reply: Reply,
+    (position, site): (usize, SiteId),
+    identity: &mut Option<Identity>,
+) -> Result<OpenedReplica, Reason> {
+    let Reply::Opened { pool_uuid, replica_uuid, size_bytes, replica_count, replica_index, user_flags, state, .. } =
+        reply
+    else {
+        return Err(Reason::Unexpected);
+    };
+    Identity::check(Identity { uuid: pool_uuid, size_bytes, user_flags, replica_count }, identity)?;
+    if replica_index >= replica_count {
+        return Err(Reason::Unexpected);
+    }
+    Ok(OpenedReplica {
+        position,
+        site,
+        index: replica_index,
+        replica_uuid,
+        state,
+        roster: None,
+        size_bytes,
+        behind: None,
+        is_witness: false,
+        domain: None,
+    })
+}
+
+/// Has the memory mapped, and reads the roster, and of a pool that is opened for writing the failure domain.
+async fn looked_into<P, F: Failure>(
+    exchange: &Exchange<P, F>,
+    site: SiteId,
+    access: OpenFor,
+    size_bytes: u64,
+) -> Result<(Option<Roster>, Option<FailureDomain>), Cause<F>> {
+    done(exchange, Action::Map { site, access, size_bytes }).await?;
+    // One that is lost meanwhile is noticed when it is used.
+    let roster = read_roster(exchange, site).await.ok().flatten();
+    let domain = match access {
+        OpenFor::Write => reply(exchange, site, Request::Domain).await.ok(),
+        OpenFor::Read => None,
+    };
+    let domain = match domain {
+        Some(Reply::Domain(domain)) => domain,
+        // It is of a release that does not say.
+        _ => None,
+    };
+    Ok((roster, domain))
+}
+
+/// The roster that a target keeps of the pool that is open there. `None`: it keeps none.
+pub(super) async fn read_roster<P, F: Failure>(
+    exchange: &Exchange<P, F>,
+    site: SiteId,
+) -> Result<Option<Roster>, Cause<F>> {
+    let mut bytes = Vec::new();
+    loop {
+        let part = match reply(exchange, site, Request::Roster { offset: bytes.len() as u16 }).await {
+            Ok(Reply::Roster(part)) => part,
+            Err(cause) if cause.is_refused() => return Ok(None),
+            Ok(_) => return Err(Reason::Unexpected.into()),
+            Err(cause) => return Err(cause),
+        };
+        bytes.extend_from_slice(&part.bytes);
+        if bytes.len() >= usize::from(part.len_bytes) {
+            return Roster::decode(&bytes).map(Some).map_err(|_| Reason::Unexpected.into());
+        }
+        if part.bytes.is_empty() {
+            return Err(Reason::Unexpected.into());
+        }
+    }
+}
+
+pub(super) async fn done<P, F: Failure>(exchange: &Exchange<P, F>, action: Action<P>) -> Result<(), Cause<F>> {
+    match exchange.ask(action).await? {
+        Answer::Done => Ok(()),
+        Answer::Reply(_) => Err(Reason::Unexpected.into()),
+    }
+}
+
+pub(super) async fn reply<P, F: Failure>(exchange: &Exchange<P, F>, site: SiteId, request: Request) -> Replied<F> {
+    match exchange.ask(Action::Send { site, request }).await? {
+        Answer::Reply(reply) => Ok(*reply),
+        Answer::Done => Err(Reason::Unexpected.into()),
+    }
+}
+
+/// The reply; where another has open what is asked for, which may be gone, it is asked for again and again for a second.
+pub(super) async fn reply_when_free<P, F: Failure>(
+    exchange: &Exchange<P, F>,
+    site: SiteId,
+    request: Request,
+) -> Replied<F> {
+    let (since, mut pause) = (exchange.now(), FIRST_PAUSE);
+    loop {
+        let replied = reply(exchange, site, request.clone()).await;
+        if !is_busy(&replied) || exchange.since(since) >= BUSY_WAIT {
+            return replied;
+        }
+        exchange.sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
+    }
+}
+
+impl<F> From<Reason> for Cause<F> {
+    fn from(reason: Reason) -> Self {
+        Self::Reason(reason)
+    }
+}
+
+/// The replica that was opened there, or made.
+fn opened_uuid<F>(reply: &Replied<F>) -> Option<Uuid> {
+    match reply {
+        Ok(Reply::Opened { replica_uuid, .. }) => Some(*replica_uuid),
+        _ => None,
+    }
+}
+
+fn is_opened<F>(reply: &Replied<F>) -> bool {
+    opened_uuid(reply).is_some()
+}
+
+fn is_busy<F: Failure>(reply: &Replied<F>) -> bool {
+    reply.as_ref().is_err_and(Cause::may_be_free_soon)
+}

@@ -1,0 +1,366 @@
+//! What comes of an opening.
+
+use alloc::{string::String, sync::Arc, vec::Vec};
+use core::time::Duration;
+
+use pmof_control::{FailureDomain, PoolRefusal, PoolState, Roster, USER_FLAGS_BYTES, WITNESS_BYTES};
+use uuid::Uuid;
+
+use super::action::SiteId;
+use crate::{
+    electorate::Electorate,
+    lineage::{Apart, Base, Outsider},
+};
+
+/// A failure of the driver's, as far as an opening depends on it.
+pub trait Failure {
+    /// Whether the replica may be lost for this reason, rather than in use or unfit: a pool is opened without it, if the others are enough.
+    fn may_be_lost(&self) -> bool;
+
+    /// The rule by which its target refused, if that is what failed.
+    fn refusal(&self) -> Option<PoolRefusal>;
+}
+
+/// Why a replica is not part of the pool as it was opened.
+#[derive(Debug)]
+pub enum Cause<F> {
+    /// The driver's failure.
+    Failed(Arc<F>),
+    /// The opening's reason.
+    Reason(Reason),
+}
+
+/// What an opening finds wrong with a replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reason {
+    /// It had not answered when enough others had.
+    Silent {
+        /// How long it was awaited.
+        waited: Duration,
+    },
+    /// Its target's answer does not fit the question.
+    Unexpected,
+    /// It is of another pool, or has another size.
+    Mismatch {
+        /// The pool, by the first replica.
+        uuid: Uuid,
+        /// This replica's.
+        found_uuid: Uuid,
+        /// The size of the first replica.
+        size_bytes: u64,
+        /// This replica's.
+        found_bytes: u64,
+    },
+    /// Another replica lies where a roster has this member.
+    NotTheMember {
+        /// Index of the member.
+        index: u16,
+        /// Index of the replica that lies there.
+        found: u16,
+    },
+    /// It is an asynchronous member.
+    Asynchronous {
+        /// Its index.
+        index: u16,
+    },
+    /// It is a witness.
+    Witness {
+        /// Its index.
+        index: u16,
+        /// Addresses of the members that have the pool's bytes.
+        members: Vec<String>,
+    },
+    /// It does not belong to the others.
+    Apart {
+        /// Why.
+        apart: Apart,
+        /// Members that the pool has.
+        made: u16,
+    },
+    /// It is no member.
+    Outside {
+        /// What it has in common with the members.
+        outsider: Outsider,
+        /// Its index.
+        index: u16,
+        /// Its last opening.
+        opening: u64,
+        /// The last opening of the members.
+        others: u64,
+    },
+}
+
+impl<F> Clone for Cause<F> {
+    fn clone(&self) -> Self {
+        match self {
+            Self::Failed(failure) => Self::Failed(Arc::clone(failure)),
+            Self::Reason(reason) => Self::Reason(reason.clone()),
+        }
+    }
+}
+
+impl<F: Failure> Cause<F> {
+    pub(super) fn failed(failure: F) -> Self {
+        Self::Failed(Arc::new(failure))
+    }
+
+    pub(super) fn may_be_lost(&self) -> bool {
+        match self {
+            Self::Failed(failure) => failure.may_be_lost(),
+            Self::Reason(reason) => matches!(reason, Reason::Silent { .. }),
+        }
+    }
+
+    fn refusal(&self) -> Option<PoolRefusal> {
+        match self {
+            Self::Failed(failure) => failure.refusal(),
+            Self::Reason(_) => None,
+        }
+    }
+
+    pub(super) fn is_refused(&self) -> bool {
+        self.refusal().is_some()
+    }
+
+    /// Another initiator has it open, and may be about to release it.
+    pub(super) fn may_be_free_soon(&self) -> bool {
+        self.refusal() == Some(PoolRefusal::Busy)
+    }
+
+    pub(super) fn is_busy(&self) -> bool {
+        matches!(self.refusal(), Some(PoolRefusal::Busy | PoolRefusal::NotFenceable))
+    }
+
+    pub(super) fn is_uncertain_state(&self) -> bool {
+        self.refusal() == Some(PoolRefusal::UncertainState)
+    }
+
+    pub(super) fn is_silence(&self) -> bool {
+        matches!(self, Self::Reason(Reason::Silent { .. }))
+    }
+
+    /// Whether it is no member with a vote.
+    pub(super) fn is_of_no_voter(&self) -> bool {
+        matches!(self, Self::Reason(Reason::Outside { .. } | Reason::Asynchronous { .. }))
+    }
+
+    pub(super) fn is_of_witness(&self) -> bool {
+        matches!(self, Self::Reason(Reason::Witness { .. }))
+    }
+}
+
+/// What all replicas of a pool have in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Identity {
+    /// The pool.
+    pub uuid: Uuid,
+    /// Bytes of user data.
+    pub size_bytes: u64,
+    /// What its maker says of its contents.
+    pub user_flags: [u8; USER_FLAGS_BYTES],
+    /// Members that it has: those that it was made with, until it is known that they were changed.
+    pub replica_count: u16,
+}
+
+impl Identity {
+    /// Checks that a replica is one of the pool that `first` was found of, or the first. One of a witness's size may be a witness: only the pool's
+    /// roster tells, so that [`check_size`](Self::check_size) is to follow.
+    ///
+    /// # Errors
+    /// [`Reason::Mismatch`].
+    pub fn check(found: Self, first: &mut Option<Self>) -> Result<(), Reason> {
+        let mut kept = *first.get_or_insert(found);
+        if kept.size_bytes == WITNESS_BYTES && kept.uuid == found.uuid {
+            // That was one that may be a witness.
+            kept.size_bytes = found.size_bytes;
+        }
+        let expected_bytes = if found.size_bytes == WITNESS_BYTES { WITNESS_BYTES } else { kept.size_bytes };
+        // A member that came later was made with another number of replicas.
+        let expected = Self { size_bytes: expected_bytes, ..kept };
+        if expected != (Self { replica_count: kept.replica_count, ..found }) {
+            return Err(kept.mismatch(found.uuid, found.size_bytes));
+        }
+        *first = Some(kept);
+        Ok(())
+    }
+
+    /// Checks that a replica has the size that it is to have. `is_witness`: the pool's roster says so.
+    ///
+    /// # Errors
+    /// [`Reason::Mismatch`].
+    pub fn check_size(&self, size_bytes: u64, is_witness: bool) -> Result<(), Reason> {
+        let expected_bytes = if is_witness { WITNESS_BYTES } else { self.size_bytes };
+        if size_bytes == expected_bytes { Ok(()) } else { Err(self.mismatch(self.uuid, size_bytes)) }
+    }
+
+    fn mismatch(&self, found_uuid: Uuid, found_bytes: u64) -> Reason {
+        Reason::Mismatch { uuid: self.uuid, found_uuid, size_bytes: self.size_bytes, found_bytes }
+    }
+}
+
+/// A replica that is open.
+#[derive(Clone, Debug)]
+pub struct OpenedReplica {
+    /// Among the opening's addresses.
+    pub position: usize,
+    /// Its connection.
+    pub site: SiteId,
+    /// Its index among the members.
+    pub index: u16,
+    /// Its identity.
+    pub replica_uuid: Uuid,
+    /// Its state when it was opened.
+    pub state: PoolState,
+    /// The members as it keeps them, if it does.
+    pub roster: Option<Roster>,
+    /// Bytes of its data.
+    pub size_bytes: u64,
+    /// Why it has to catch up, if it has to.
+    pub behind: Option<Reason>,
+    /// It has no data.
+    pub is_witness: bool,
+    /// What its target says of its failure domain.
+    pub domain: Option<FailureDomain>,
+}
+
+/// A replica that a reader does not read, and that may hear of the next epoch.
+#[derive(Clone, Debug)]
+pub struct UnreadReplica {
+    /// Among the opening's addresses.
+    pub position: usize,
+    /// Its connection.
+    pub site: SiteId,
+    /// Its state when it was opened.
+    pub state: PoolState,
+}
+
+/// How the members in sync were left.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Left {
+    /// Closed in order, all of them.
+    Closed,
+    /// By a writer that died: at one mark, and none of them closed.
+    Alike,
+    /// Some closed, or one mark apart: one may be an older copy.
+    Unlike,
+}
+
+/// The pool that an opening found.
+#[derive(Clone, Debug)]
+pub struct FoundPool {
+    /// What its replicas have in common.
+    pub identity: Identity,
+    /// Its members.
+    pub electorate: Electorate,
+    /// Those that are open.
+    pub opened: Vec<OpenedReplica>,
+    /// Of an opening for reading: those that are behind.
+    pub unread: Vec<UnreadReplica>,
+    /// What its next epoch descends from.
+    pub base: Base,
+    /// The highest mark.
+    pub mark: u64,
+    /// The position of one that has all that was acknowledged.
+    pub source: usize,
+    /// How those in sync were left.
+    pub left: Left,
+    /// Without the number of replicas that was asked for, these would be too few to write.
+    pub is_forced: bool,
+}
+
+/// The replicas of a pool that was made.
+#[derive(Clone, Debug)]
+pub struct MadePool {
+    /// What they have in common.
+    pub identity: Identity,
+    /// All of them.
+    pub opened: Vec<OpenedReplica>,
+}
+
+/// Why a pool was not opened. Replicas are meant by their positions among the opening's addresses.
+#[derive(Debug)]
+pub enum Refusal<F> {
+    /// No replica was named.
+    NoReplicas,
+    /// A replica that cannot be done without failed.
+    Replica {
+        /// Which.
+        position: usize,
+        /// Why.
+        cause: Cause<F>,
+    },
+    /// No replica was opened.
+    NoneOpened {
+        /// Of each, why.
+        replicas: Vec<(usize, Cause<F>)>,
+    },
+    /// Two addresses lead to one replica.
+    SameReplica {
+        /// The second.
+        position: usize,
+        /// The first.
+        other: usize,
+        /// Its index.
+        index: u16,
+    },
+    /// Nothing says which of the replicas count.
+    Apart {
+        /// Those that do not belong to the others, and why.
+        replicas: Vec<(usize, Reason)>,
+    },
+    /// The members that are open are not enough.
+    TooFew {
+        /// How many are open.
+        here: usize,
+        /// Members of the pool.
+        made: usize,
+        /// How many are needed.
+        needed: usize,
+        /// One that is missing.
+        position: usize,
+        /// Why.
+        cause: Cause<F>,
+    },
+    /// Fewer members are in sync than are needed.
+    Degraded {
+        /// How many are.
+        opened: usize,
+        /// Members of the pool.
+        made: usize,
+        /// How many are needed.
+        needed: usize,
+    },
+    /// A damaged slot may have held a newer roster.
+    UncertainRoster,
+    /// A persist could never be acknowledged.
+    NeverAcknowledged {
+        /// Replicas that must have the bytes.
+        wanted: usize,
+        /// Replicas of the pool.
+        made: usize,
+    },
+    /// The replicas are in too few failure domains.
+    TooFewDomains {
+        /// How many are wanted.
+        wanted: usize,
+        /// How many there are.
+        found: usize,
+        /// The domain of each.
+        replicas: Vec<(usize, Option<FailureDomain>)>,
+    },
+    /// The [survey](super::Action::Survey) found too few members to take the pool over.
+    Survey,
+}
+
+/// What an opening has come to. Connections that it does not name are to be dropped.
+#[derive(Debug)]
+pub struct Outcome<P, F, T> {
+    /// All addresses, by position: those that were named, in their order, and those that were found by what these know.
+    pub places: Vec<Arc<P>>,
+    /// Replicas that are not part of the pool as it was opened, by their positions.
+    pub left_out: Vec<(usize, Cause<F>)>,
+    /// A replica was not awaited that may answer later.
+    pub was_hasty: bool,
+    /// The pool.
+    pub pool: Result<T, Refusal<F>>,
+}
