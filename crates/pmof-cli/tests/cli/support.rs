@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use crate::names;
 
 /// Longer than anything here takes on a busy machine.
-pub(crate) const LONG: Duration = Duration::from_secs(30);
+pub(crate) const LONG: Duration = Duration::from_secs(120);
 
 /// A directory in the build's, which lies on a disk where `/tmp` may not.
 pub(crate) fn directory() -> TempDir {

@@ -35,7 +35,7 @@ mod nearest;
 mod refused;
 mod replicas;
 
-use driver::{Driven, Driver, Sites};
+use driver::{Driven, Driver, Sites, Survey};
 pub(super) use haste::{Haste, in_haste};
 pub(super) use replicas::NativeReplicas;
 use replicas::Origin;
@@ -70,6 +70,7 @@ pub(super) struct Wanted {
     /// Which consistency points they are to keep.
     pub(super) keep: KeepPoints,
     pub(super) reach: Reach,
+    pub(super) survey: Survey,
     pub(super) haste: Haste,
 }
 
@@ -133,8 +134,8 @@ impl Opening {
 
     /// Runs the engine, and keeps what it has found. Returns its pool, and the connections to the replicas of it.
     fn drive<T>(&mut self, opening: engine::Opening<PoolUrl, ReplicaError, T>) -> Result<(T, Sites), PoolError> {
-        let Wanted { reach, require, .. } = &self.wanted;
-        let driver = Driver { reach, peers: &self.peers, require: *require, named: &self.urls };
+        let Wanted { reach, require, survey, .. } = &self.wanted;
+        let driver = Driver { reach, peers: &self.peers, require: *require, named: &self.urls, survey: *survey };
         let Driven { outcome, sites, surveyed } = driver.drive(opening);
         let Outcome { places, left_out, was_hasty, pool } = outcome;
         self.wanted.haste.note(was_hasty);

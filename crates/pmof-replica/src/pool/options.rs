@@ -30,8 +30,6 @@ use crate::{
 
 mod waiting;
 
-pub(super) use waiting::check_may_take_over;
-
 /// How often a pool that may have to be made is looked for, and the longest pause behind the first attempt; later ones are longer.
 const MAKE_ATTEMPTS: u32 = 10;
 const MAKE_PAUSE: Duration = Duration::from_millis(50);
@@ -595,6 +593,7 @@ impl PoolOptions {
             lag: self.lag.0,
             keep: self.keep,
             reach: self.reach.clone(),
+            survey: waiting::check_may_take_over,
             haste: Haste::default(),
         };
         Ok(Opening::new(wanted.with_haste(haste), urls))

@@ -16,13 +16,7 @@ use pmof_access::Durability;
 use pmof_control::{OpenFor, Reply, Request};
 use pmof_replication::opening::{Action, Answer, CallId, Failure, Opening, Outcome, Question, SiteId};
 
-use crate::{
-    PoolError, PoolUrl, ReplicaError,
-    peers::Peers,
-    pool::{opened::Reached, options::check_may_take_over},
-    reach::Reach,
-    site::Site,
-};
+use crate::{PoolError, PoolUrl, ReplicaError, peers::Peers, pool::opened::Reached, reach::Reach, site::Site};
 
 impl Failure for ReplicaError {
     fn may_be_lost(&self) -> bool {
@@ -37,6 +31,9 @@ impl Failure for ReplicaError {
     }
 }
 
+/// Checks that the members that answer are enough to take a pool over.
+pub(in crate::pool) type Survey = fn(&Reach, &[Arc<PoolUrl>]) -> Result<(), PoolError>;
+
 /// What an opening's driver has of the world.
 pub(super) struct Driver<'d> {
     pub(super) reach: &'d Reach,
@@ -45,6 +42,7 @@ pub(super) struct Driver<'d> {
     pub(super) require: Durability,
     /// The replicas that the program has named.
     pub(super) named: &'d [Arc<PoolUrl>],
+    pub(super) survey: Survey,
 }
 
 /// What came of an opening, with its connections.
@@ -237,11 +235,12 @@ impl<'d> Running<'d> {
                 self.sites.0.get_mut(&site).map(|(_, reached)| reached.take());
             }
             Action::Survey => {
-                let answer =
-                    check_may_take_over(self.driver.reach, self.driver.named).map(|()| Answer::Done).map_err(|error| {
+                let answer = (self.driver.survey)(self.driver.reach, self.driver.named).map(|()| Answer::Done).map_err(
+                    |error| {
                         self.surveyed = Some(error);
                         ReplicaError::Unexpected
-                    });
+                    },
+                );
                 self.answered.push_back((call, answer));
             }
             Action::Drop { site } => {

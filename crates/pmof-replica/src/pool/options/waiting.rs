@@ -65,7 +65,7 @@ impl PoolOptions {
 }
 
 /// Checks that the members that answer are enough to open the pool, as they say themselves: no writer is fenced for an opening that cannot succeed.
-pub(in crate::pool) fn check_may_take_over(reach: &Reach, urls: &[Arc<PoolUrl>]) -> Result<(), PoolError> {
+pub(super) fn check_may_take_over(reach: &Reach, urls: &[Arc<PoolUrl>]) -> Result<(), PoolError> {
     // The opening fails for the same reason, and says it better.
     let Ok(members) = survey(reach, urls, true) else { return Ok(()) };
     if members.losses_survived.is_some() {
