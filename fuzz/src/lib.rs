@@ -10,7 +10,10 @@ use std::{fmt::Debug, path::Path, str::FromStr, sync::Arc};
 
 use pmof_access::{Address, RECORD_MAX_BYTES, ShortDescriptor, read_ring};
 use pmof_bootstrap::{Greeting, HELLO_BYTES, Hello, SshHost};
-use pmof_control::{HEADER_BYTES, Header, HeaderError, PoolFormat, PoolName, PoolState, Reply, Request, SetName};
+use pmof_control::{
+    ControlError, ControlVersion, HEADER_BYTES, Header, HeaderError, MessageHead, PoolFormat, PoolName, PoolState,
+    Reply, Request, SetName, SpokenVersions,
+};
 use pmof_mem::{Medium, Memory};
 use pmof_pool::{HEADER_LEN_BYTES, HeaderError as PmdkError, PoolHeader, PoolSet};
 use pmof_proto::{Descriptor, frame::Frame, limits};
@@ -32,6 +35,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "control_reply", run: control_reply },
     Target { name: "control_request", run: control_request },
     Target { name: "control_state", run: control_state },
+    Target { name: "control_versions", run: control_versions },
     Target { name: "descriptor", run: descriptor },
     Target { name: "frame", run: frame },
     Target { name: "greeting", run: greeting },
@@ -65,18 +69,46 @@ fn survives_text<T: FromStr + ToString + PartialEq + Debug>(bytes: &[u8]) {
     }
 }
 
+/// The versions of control messages that what was decoded as `head` is to be encoded in, its own first.
+fn versions(head: MessageHead) -> impl Iterator<Item = MessageHead> {
+    let others = ControlVersion::ALL.into_iter().filter(move |version| *version != head.version);
+    [head.version].into_iter().chain(others).map(move |version| MessageHead { version, ..head })
+}
+
 fn control_request(bytes: &[u8]) {
     for bytes in with_and_without_seal(bytes) {
-        if let Ok((id, request)) = Request::decode(&bytes) {
-            assert_eq!(request.encode(id).as_ref(), Ok(&bytes), "{request:?}");
+        let Ok((found, request)) = Request::decode(&bytes) else { continue };
+        for head in versions(found) {
+            match request.encode(head) {
+                // Version 4 has no fields, which newer versions may ignore.
+                Ok(again) if head == found && head.version == ControlVersion::Four => assert_eq!(again, bytes),
+                Ok(again) => assert_eq!(Request::decode(&again), Ok((head, request.clone()))),
+                Err(error) => assert!(matches!(error, ControlError::Inexpressible { .. }) && head != found, "{error}"),
+            }
         }
     }
 }
 
 fn control_reply(bytes: &[u8]) {
     for bytes in with_and_without_seal(bytes) {
-        if let Ok((id, reply)) = Reply::decode(&bytes) {
-            assert_eq!(reply.encode(id).as_ref(), Ok(&bytes), "{reply:?}");
+        let Ok((found, reply)) = Reply::decode(&bytes) else { continue };
+        for head in versions(found) {
+            match reply.encode(head) {
+                Ok(again) if head == found && head.version == ControlVersion::Four => assert_eq!(again, bytes),
+                // An older version carries less of it.
+                Ok(again) if head == found => assert_eq!(Reply::decode(&again), Ok((head, reply.clone()))),
+                Ok(again) => assert!(Reply::decode(&again).is_ok_and(|(found, _)| found == head)),
+                Err(error) => panic!("{reply:?}: {error}"),
+            }
+        }
+    }
+}
+
+fn control_versions(bytes: &[u8]) {
+    if let Ok(versions) = SpokenVersions::decode(bytes) {
+        assert_eq!(SpokenVersions::decode(&versions.encode()), Ok(versions));
+        if let Ok(common) = versions.common() {
+            assert!((versions.oldest..=versions.newest).contains(&common.number()));
         }
     }
 }

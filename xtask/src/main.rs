@@ -11,6 +11,7 @@ mod api;
 mod capi;
 #[cfg(test)]
 mod circles;
+mod clone;
 mod counts;
 mod fio;
 mod judge;
@@ -33,6 +34,7 @@ mod sshd;
 mod suites;
 mod tsan;
 mod unit;
+mod upgrade;
 mod vm;
 
 /// The project's own chores.
@@ -101,6 +103,11 @@ enum Chore {
     /// Prints seeds a second, how often each kind of fault happened, and each seed that broke a rule; of the first of those, the shortest time
     /// for which things must go wrong, and all that happened in it.
     Simulate(simulate::Simulate),
+    /// Use pools of targets and initiators that are of this release and of the former one, and upgrade them one by one under load
+    ///
+    /// The former release is the last commit that speaks only the version of the control messages before the newest. It is cloned to target/upgrade and built
+    /// there once. docs/testing.md says what each change of the messages does with it.
+    Upgrade(upgrade::Upgrade),
     /// Tests of many threads under the thread sanitizer; needs a nightly toolchain with its sources
     Tsan,
     /// Tests of unsafe code under Miri, as far as that can run them; needs a nightly toolchain with Miri
@@ -127,6 +134,7 @@ fn main() -> Result<ExitCode> {
         Chore::Peers => peers::run(),
         Chore::Msrv => msrv::run(),
         Chore::Simulate(simulate) => simulate.run(),
+        Chore::Upgrade(upgrade) => upgrade.run(),
         Chore::Tsan => tsan::run(),
         Chore::Miri => miri::run(),
     }

@@ -445,6 +445,13 @@ const SOAKS: &[Suite] = &[
         ..PLAIN
     },
     Suite {
+        // It builds the former release, which takes minutes.
+        name: "upgrade: pools of this and of the former release",
+        command: &["cargo", "xtask", "upgrade"],
+        counting: Counting::ByTest(Runner::Closing),
+        ..PLAIN
+    },
+    Suite {
         name: "200 signals to each long command",
         command: &[
             "env",

@@ -5,7 +5,7 @@ use std::{fmt::Write, net::IpAddr, time::Duration};
 use anyhow::{Context, bail};
 use pmof::{
     PoolOptions,
-    control::TargetStatus,
+    control::{SpokenVersions, TargetStatus},
     replica::{TargetUrl, target_status},
 };
 use pmof_console::{output, reach::ConnectArgs, words::parsed};
@@ -38,6 +38,8 @@ struct StatusReport {
     target: String,
     version: String,
     protocol_version: u16,
+    oldest_control_version: u16,
+    newest_control_version: u16,
     pool_format: u16,
     is_draining: bool,
     uptime_s: u64,
@@ -78,6 +80,8 @@ impl StatusReport {
             target: target.to_string(),
             version: status.version,
             protocol_version: status.protocol_version,
+            oldest_control_version: status.control_versions.oldest,
+            newest_control_version: status.control_versions.newest,
             pool_format: status.pool_format,
             is_draining: status.is_draining,
             uptime_s: status.uptime_ms / 1000,
@@ -102,7 +106,9 @@ impl StatusReport {
         };
         line("target", &self.target);
         let (protocol, format) = (self.protocol_version, self.pool_format);
-        line("version", &format!("{}, protocol {protocol}, pool format {format}", self.version));
+        let control = SpokenVersions { oldest: self.oldest_control_version, newest: self.newest_control_version };
+        let versions = format!("protocol {protocol}, control messages {control}, pool format {format}");
+        line("version", &format!("{}, {versions}", self.version));
         let uptime = humantime::format_duration(Duration::from_secs(self.uptime_s));
         line("up", &format!("{uptime}{}", if self.is_draining { ", told to stop" } else { "" }));
         let fault = match (self.is_root_attached, self.is_root_writable) {

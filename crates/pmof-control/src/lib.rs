@@ -37,10 +37,10 @@ pub use kept_points::{
     KEPT_POINTS_MAX, KeptPoint, POINT_INDEX_HEAD_BYTES, POINT_INDEX_MAX_BYTES, PointIndex, PointIndexHead,
 };
 pub use message::{
-    ATTRIBUTES_BYTES, CONTROL_VERSION, Claim, ControlError, DATA_RANGES_MAX, DIGEST_BYTES, DIGESTED_MAX_BYTES,
+    ATTRIBUTES_BYTES, Claim, ControlError, ControlVersion, DATA_RANGES_MAX, DIGEST_BYTES, DIGESTED_MAX_BYTES,
     DIGESTS_MAX, FILE_IDENTITY_BYTES, INTENT_MESSAGE_WORDS_MAX, MAX_DESCRIPTOR_BYTES, MAX_HOLDER_BYTES,
-    MAX_MESSAGE_BYTES, MAX_PATH_BYTES, MAX_REFUSAL_BYTES, MeantReplica, NONCE_BYTES, PROOF_BYTES, ROSTER_PART_BYTES,
-    Reply, Request, RosterPart, SetFile,
+    MAX_MESSAGE_BYTES, MAX_PATH_BYTES, MAX_REFUSAL_BYTES, MeantReplica, MessageHead, NONCE_BYTES, PROOF_BYTES,
+    ROSTER_PART_BYTES, Reply, Request, RosterPart, SetFile, SettledVersion, SpokenVersions,
 };
 pub use name::{MAX_NAME_BYTES, MAX_SET_NAME_BYTES, NameError, PoolName, SetName};
 pub use pmof_terms::OpenFor;

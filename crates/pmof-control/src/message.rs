@@ -5,12 +5,15 @@
 //!
 //! | offset | bytes | field |
 //! |---|---|---|
-//! | 0 | 2 | version of the body: 3 |
+//! | 0 | 2 | [version](ControlVersion) of the body |
 //! | 2 | 2 | kind, see below |
 //! | 4 | 4 | request number, chosen by the initiator and repeated in the reply |
 //! | 8 | 4 | length of the body in bytes, n |
 //! | 12 | n | body |
 //! | 12 + n | 4 | CRC32C of bytes 0..12 + n |
+//!
+//! From version 5 on a body ends with optional fields, in ascending order of their numbers: a `u16` tag (bits 0 to 14 the number, bit 15: a reader that does not
+//! know the field must refuse the message; else it ignores the field), a length `u16` and that many bytes.
 //!
 //! A *text* is a `u16` length and that many bytes of UTF-8; a *name* is a text that keeps the rules of [`PoolName`](crate::PoolName). A
 //! *level* is one byte, [`Durability`](pmof_terms::Durability)'s number. An *access* is one byte: 1 read, 2 write. Bodies, without gaps:
@@ -20,7 +23,7 @@
 //! | 1 | `Create` | level `u8`, publish on close `u8` (0 or 1), replica index `u16`, replica count `u16`, size `u64`, pool UUID `[16]`, first epoch `[16]`, user flags `[16]`, name |
 //! | 2 | `Open` | level `u8`, access `u8`, name |
 //! | 3 | `Close` | in order `u8` (0 or 1) |
-//! | 4 | `Remove` | replica UUID [16] or zeros, name |
+//! | 4 | `Remove` | name; field 1 replica UUID `[16]`, field 2 its epoch `[16]`, both with bit 15. Version 4: replica UUID and epoch, or zeros, name |
 //! | 5 | `Info` | name |
 //! | 6 | `List` | a text: a name, or nothing for the first page |
 //! | 7 | `Begin` | opening `u64`, epoch, ancestors |
@@ -35,7 +38,7 @@
 //! | 16 | `Confirm` | epoch's name `[16]` |
 //! | 17 | `Mark` | mark `u64` |
 //! | 18 | `Data` | offset `u64` |
-//! | 19 | `PrepareRemoval` | force `u8` (0 or 1), set file too `u8` (0 or 1), UUID of the pool set `[16]` or zeros, set |
+//! | 19 | `PrepareRemoval` | force `u8` (0 or 1), set file too `u8` (0 or 1), set; field 1 UUID of the pool set `[16]`, with bit 15. Version 4: UUID or zeros in front of the set |
 //! | 20 | `PrepareReplacement` | UUID of the pool set `[16]`, set |
 //! | 21 | `TakeOver` | level `u8`, epoch named `u8` (0 none, 1 own, 2 superseded), milliseconds of silence `u64`, epoch's name `[16]` or zeros, name |
 //! | 22 | `Headerless` | offset `u64` |
@@ -76,7 +79,7 @@
 //! | 0x9b | `Roster` | part |
 //! | 0x9c | `RosterSet` | - |
 //! | 0xa0 | `Domain` | known `u8` (0 or 1), and after a 1: declared `u8` (0 or 1), kernel known `u8` (0 or 1), kernel `[16]` or zeros, a text: the failure domain's name |
-//! | 0xa1 | `Status` | protocol version `u16`, pool format `u16`, draining `u8` (0 or 1), uptime in milliseconds, connections, limit of connections, memory in use, memory budget, free bytes and bytes of the root's file system, each `u64`, version and root, each a text |
+//! | 0xa1 | `Status` | protocol version `u16`, pool format `u16`, draining `u8` (0 or 1), uptime in milliseconds, connections, limit of connections, memory in use, memory budget, free bytes and bytes of the root's file system, each `u64`, version and root, each a text; field 1 oldest and newest version of the control messages, each `u16` |
 //! | 0xa3 | `StatusTold` | - |
 //! | 0xa4 | `WriterStatus` | known `u8` (0 or 1), and after a 1: writer's status |
 //! | 0xa5 | `Infos` | count `u8`, that many descriptions, each after a 1 as in `Info`, after a 0 as in `Refused` |
@@ -97,13 +100,15 @@
 pub use claim::Claim;
 pub use error::ControlError;
 pub use limits::{
-    ATTRIBUTES_BYTES, CONTROL_VERSION, DATA_RANGES_MAX, DIGEST_BYTES, DIGESTED_MAX_BYTES, DIGESTS_MAX,
-    FILE_IDENTITY_BYTES, INTENT_MESSAGE_WORDS_MAX, MAX_DESCRIPTOR_BYTES, MAX_HOLDER_BYTES, MAX_MESSAGE_BYTES,
-    MAX_PATH_BYTES, MAX_REFUSAL_BYTES, NONCE_BYTES, PROOF_BYTES, ROSTER_PART_BYTES,
+    ATTRIBUTES_BYTES, DATA_RANGES_MAX, DIGEST_BYTES, DIGESTED_MAX_BYTES, DIGESTS_MAX, FILE_IDENTITY_BYTES,
+    INTENT_MESSAGE_WORDS_MAX, MAX_DESCRIPTOR_BYTES, MAX_HOLDER_BYTES, MAX_MESSAGE_BYTES, MAX_PATH_BYTES,
+    MAX_REFUSAL_BYTES, NONCE_BYTES, PROOF_BYTES, ROSTER_PART_BYTES,
 };
 pub use reply::{Reply, SetFile};
 pub use request::{MeantReplica, Request};
 pub use roster_part::RosterPart;
+pub use settled::SettledVersion;
+pub use version::{ControlVersion, MessageHead, SpokenVersions};
 
 mod claim;
 mod error;
@@ -112,6 +117,8 @@ mod limits;
 mod reply;
 mod request;
 mod roster_part;
+mod settled;
 #[cfg(test)]
 mod tests;
+mod version;
 mod wire;

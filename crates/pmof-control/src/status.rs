@@ -1,6 +1,9 @@
 //! What a target says of itself.
 
 use alloc::string::String;
+
+use crate::SpokenVersions;
+
 /// Longest version of a program in bytes.
 pub const MAX_VERSION_BYTES: usize = 64;
 
@@ -14,6 +17,8 @@ pub struct TargetStatus {
     pub version: String,
     /// The newest version of the wire protocol that it speaks.
     pub protocol_version: u16,
+    /// The versions of the control messages that it speaks.
+    pub control_versions: SpokenVersions,
     /// The format of pools that it makes.
     pub pool_format: u16,
     /// It was told to stop.

@@ -88,8 +88,8 @@ pub enum ReplicaError {
         /// How long it was waited for, in milliseconds.
         waited_ms: u64,
     },
-    /// The target's answer was not understood.
-    #[error("the target's answer was not understood")]
+    /// The target and this program have no version of the control messages in common, that version cannot carry a request, or an answer was not understood.
+    #[error("cannot exchange control messages with the target")]
     Control(#[from] ControlError),
     /// The target's answer does not fit the question.
     #[error("the target's answer does not fit the question; is it of another version?")]

@@ -13,7 +13,9 @@ use pmof_access::{
     OperationError, Outcome, Peer, PostError, Region, RemoteRegion, Signal, Ticket, Traffic,
 };
 use pmof_bootstrap::{Nonces, Prover, Secret, SshSession, random};
-use pmof_control::{MAX_MESSAGE_BYTES, PoolName, PoolRefusal, Reply, Request};
+use pmof_control::{
+    ControlVersion, MAX_MESSAGE_BYTES, MessageHead, PoolName, PoolRefusal, Reply, Request, SpokenVersions,
+};
 
 use crate::ReplicaError;
 
@@ -38,6 +40,8 @@ pub(crate) struct TargetConnection {
     /// Through which it goes, and to which memory for its reads belongs.
     peer: Peer,
     connection: Connection,
+    /// The newest version of the control messages that the target and this program speak.
+    version: ControlVersion,
     reply: Region,
     timeout: Duration,
     /// How it was reached, to be asked over another connection.
@@ -66,8 +70,12 @@ impl TargetConnection {
     ) -> Result<Self, ReplicaError> {
         let connection = peer.connect(address, queue, options)?;
         let reply = peer.allocate(MAX_MESSAGE_BYTES as u64, Access::empty())?;
-        let (address, options) = (address.clone(), options.clone());
-        Ok(Self { peer: peer.clone(), connection, reply, timeout, address, options, session: None })
+        let (peer, address, options) = (peer.clone(), address.clone(), options.clone());
+        let version = ControlVersion::NEWEST;
+        // From here on its drop ends the connection.
+        let mut target = Self { peer, connection, version, reply, timeout, address, options, session: None };
+        target.version = SpokenVersions::decode(target.connection.private_data())?.common()?;
+        Ok(target)
     }
 
     /// Who has a pool open for writing, asked over a connection of its own, since this one has ended. `None` where the target does not say so soon, or
@@ -156,8 +164,8 @@ impl TargetConnection {
     }
 
     pub(crate) fn send(&self, request: &Request) -> Result<PendingReply, ReplicaError> {
+        let message = request.encode(MessageHead { version: self.version, request_id: REQUEST_ID })?;
         let ticket = self.receive()?;
-        let message = request.encode(REQUEST_ID)?;
         // Writes that nobody made durable, and those of other threads, may fill the send queue.
         self.post(|connection| connection.batch().signal(Signal::OnError).send(&message))?;
         Ok(PendingReply { ticket: Cell::new(ticket), heard: Cell::new(Instant::now()) })
@@ -208,7 +216,7 @@ impl TargetConnection {
         };
         let mut message = vec![0; len_bytes as usize];
         self.reply.read(0, &mut message)?;
-        read_reply(&message)
+        read_reply(&message, self.version)
     }
 
     pub(crate) fn wait(&self, ticket: Ticket) -> Result<Outcome, ReplicaError> {
@@ -408,13 +416,13 @@ const READS_AT_ONCE: usize = 64;
 /// Bytes of one read: small enough that the first is copied out while the next arrive.
 const READ_PIECE_BYTES: usize = 256 << 10;
 
-/// What a target's answer says.
-pub(crate) fn read_reply(message: &[u8]) -> Result<Reply, ReplicaError> {
-    match Reply::decode(message)? {
-        (_, Reply::Refused { code, text }) => {
-            Err(ReplicaError::Refused { refusal: PoolRefusal::from_code(code), text })
-        }
-        (REQUEST_ID, reply) => Ok(reply),
+/// What a target's answer to a request of this version says.
+pub(crate) fn read_reply(message: &[u8], version: ControlVersion) -> Result<Reply, ReplicaError> {
+    let (head, reply) = Reply::decode(message)?;
+    head.check_version(version)?;
+    match reply {
+        Reply::Refused { code, text } => Err(ReplicaError::Refused { refusal: PoolRefusal::from_code(code), text }),
+        reply if head.request_id == REQUEST_ID => Ok(reply),
         _ => Err(ReplicaError::Unexpected),
     }
 }

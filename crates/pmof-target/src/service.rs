@@ -17,12 +17,11 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 use pmof_access::{
-    AcceptOptions, Address, Background, BackgroundFlushes, CompletionQueue, ConnectionId, ConnectionRequest,
-    DEFAULT_LOSS_TIMEOUT, DeviceChoice, FabricProvider, ListenOptions, Listener, Location, MemoryBudget, MemoryUse,
-    OperationCounters, Peer, Place, QueueOptions, Refusal, Settings, SetupError, Transport, VerbsOptions, Waiting,
-    local_user,
+    Address, Background, BackgroundFlushes, CompletionQueue, ConnectionId, ConnectionRequest, DEFAULT_LOSS_TIMEOUT,
+    DeviceChoice, FabricProvider, ListenOptions, Listener, Location, MemoryBudget, MemoryUse, OperationCounters, Peer,
+    Place, QueueOptions, Refusal, Settings, SetupError, Transport, VerbsOptions, Waiting, local_user,
 };
-use pmof_control::{DomainName, MAX_MESSAGE_BYTES, PoolFormat, TargetStatus};
+use pmof_control::{DomainName, MAX_MESSAGE_BYTES, PoolFormat, SpokenVersions, TargetStatus};
 use pmof_mem::{causes, forks::Process};
 use pmof_pool::boot_of_this_machine;
 use rustix::process::geteuid;
@@ -36,7 +35,7 @@ use leases::Leases;
 use mailbox::Mailbox;
 use metrics::Counters;
 use root_watch::RootWatch;
-use session::{Host, Session, Stores, TakeError};
+use session::{Host, Session, Stores, TakeError, accept_options};
 
 mod attend;
 mod authentication;
@@ -516,6 +515,7 @@ impl Host for Shared {
         Ok(TargetStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             protocol_version: pmof_access::limits::VERSION_MAX,
+            control_versions: SpokenVersions::OURS,
             pool_format: PoolFormat::Three.major(),
             is_draining: self.is_draining(),
             is_root_writable: pools.is_root_writable(),
@@ -620,7 +620,7 @@ impl Shared {
         let has_time = |worker: &Worker| worker.queue.is_flushing_for().is_none_or(|time| time < STUCK_AFTER);
         let least = counts.iter().zip(&self.workers).min_by_key(|(count, worker)| (!has_time(worker), **count));
         let Some((_, worker)) = least else { return Ok(()) };
-        let options = AcceptOptions::default().loss_timeout(self.options.loss_timeout);
+        let options = accept_options(self.options.loss_timeout);
         request.count_operations(Arc::clone(&worker.operations));
         let mut sessions = worker.sessions();
         let connection = request.accept(&worker.queue, &options)?;

@@ -6,10 +6,10 @@ use std::{
     process::Command,
 };
 
-use anyhow::{Context as _, Result, ensure};
+use anyhow::{Context as _, Result};
 use rustix::fs::{FlockOperation, flock};
 
-use crate::sshd::Sshd;
+use crate::{clone, sshd::Sshd};
 
 /// `target/readme`. What cargo builds and the clone's files stay, so that the next run builds only what changed.
 #[derive(Debug)]
@@ -29,7 +29,8 @@ impl Stage {
         fs::create_dir_all(&directory).with_context(|| format!("making {}", directory.display()))?;
         let lock = fs::File::create(directory.join("lock"))?;
         flock(&lock, FlockOperation::LockExclusive).context("waiting for another cargo xtask readme")?;
-        clone_head(root, &directory.join("clone"))?;
+        let head = clone::git(root, &["rev-parse", "HEAD"])?;
+        clone::at(root, &directory.join("clone"), &head)?;
         for part in ["home", "sshd", "outputs"] {
             let path = directory.join(part);
             if path.exists() {
@@ -92,35 +93,4 @@ fn search_path(directory: &Path) -> Result<std::ffi::OsString> {
     let path = env::var_os("PATH").unwrap_or_default();
     let own = directory.join("home/.cargo/bin");
     env::join_paths(std::iter::once(own).chain(env::split_paths(&path))).context("PATH")
-}
-
-/// Makes `clone` what `git clone` of the commit that is checked out makes. Files that are right stay, with their times.
-fn clone_head(root: &Path, clone: &Path) -> Result<()> {
-    let head = git(root, &["rev-parse", "HEAD"])?;
-    let brought = clone.join(".git").exists() && bring(root, clone, &head).is_ok();
-    if !brought {
-        if clone.exists() {
-            fs::remove_dir_all(clone).with_context(|| format!("removing {}", clone.display()))?;
-        }
-        git(root, &["clone", "--quiet", "--no-checkout", ".", &clone.to_string_lossy()])?;
-        bring(root, clone, &head)?;
-    }
-    let left = git(clone, &["status", "--porcelain", "--ignored"])?;
-    ensure!(left.is_empty(), "{} is no clean clone: {left}", clone.display());
-    println!("a clone of {head}");
-    Ok(())
-}
-
-fn bring(root: &Path, clone: &Path, head: &str) -> Result<()> {
-    git(clone, &["fetch", "--quiet", &root.to_string_lossy(), head])?;
-    git(clone, &["checkout", "--quiet", "--force", "--detach", head])?;
-    git(clone, &["clean", "--quiet", "-ffdx"]).map(drop)
-}
-
-fn git(directory: &Path, arguments: &[&str]) -> Result<String> {
-    let mut git = Command::new("git");
-    git.args(arguments).current_dir(directory);
-    let output = git.output().context("starting git")?;
-    ensure!(output.status.success(), "{git:?}: {}", String::from_utf8_lossy(&output.stderr));
-    Ok(String::from_utf8_lossy(&output.stdout).trim_end().to_owned())
 }

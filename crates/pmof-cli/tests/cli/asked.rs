@@ -67,6 +67,7 @@ fn a_target_says_how_it_is() {
     assert_eq!(report["version"], env!("CARGO_PKG_VERSION"));
     assert_eq!(report["root"], text(target.root.path()));
     assert_eq!((&report["protocol_version"], &report["pool_format"]), (&1.into(), &3.into()));
+    assert_eq!((&report["oldest_control_version"], &report["newest_control_version"]), (&4.into(), &5.into()));
     assert_eq!(report["is_draining"], false);
     // The writer, and whoever asks.
     assert!(report["connections"].as_u64().unwrap() >= 2, "{report}");
@@ -89,9 +90,12 @@ fn a_target_says_how_it_is() {
     assert_eq!(pool(&report, "open")["health"], "closed");
 
     let said = pmof(["status", &target.address]).done();
-    for words in
-        ["version      0.1.0, protocol 1, pool format 3", "connections  1 of 10000", "pools        4", "\nNAME"]
-    {
+    for words in [
+        "version      0.1.0, protocol 1, control messages 4 to 5, pool format 3",
+        "connections  1 of 10000",
+        "pools        4",
+        "\nNAME",
+    ] {
         assert!(said.contains(words), "{words:?}: {said}");
     }
 }

@@ -10,7 +10,7 @@ use std::{
 };
 
 use pmof::{Durability, Pool, control::PoolName};
-use pmof_control::{OpenFor, Reply, Request};
+use pmof_control::{MessageHead, OpenFor, Reply, Request};
 use pmof_proto::{
     Descriptor, RegionKey,
     frame::{Frame, Opcode},
@@ -89,7 +89,7 @@ impl Hungry {
     }
 
     pub(crate) fn send(&mut self, request: &Request) {
-        let message = request.encode(1).unwrap();
+        let message = request.encode(MessageHead::newest(1)).unwrap();
         let frame = Frame { length: message.len() as u64, ..self.next(Opcode::Send) };
         self.stream.write_all(&[&frame.encode()[..], &message].concat()).unwrap();
     }
@@ -147,7 +147,7 @@ impl Hungry {
                 }
             }
             Diet::Messages => {
-                let message = digest().encode(1).unwrap();
+                let message = digest().encode(MessageHead::newest(1)).unwrap();
                 for _ in 0..2 {
                     bytes.extend(Frame { length: message.len() as u64, ..self.next(Opcode::Send) }.encode());
                     bytes.extend(&message);

@@ -1,6 +1,9 @@
 //! Why bytes are not a control message.
 
-use super::limits::{CONTROL_VERSION, FRAME_BYTES, MAX_MESSAGE_BYTES};
+use super::{
+    limits::{FRAME_BYTES, MAX_MESSAGE_BYTES},
+    version::{ControlVersion, MessageHead, SpokenVersions, remedy},
+};
 use crate::NameError;
 
 /// Why bytes are not a control message, or a message cannot be made.
@@ -29,10 +32,11 @@ pub enum ControlError {
         /// The checksum of its bytes.
         computed: u32,
     },
-    /// The other side speaks another version.
+    /// The other side speaks a version that this program does not.
     #[error(
-        "control message {request_id} has version {found}, and this program speaks {CONTROL_VERSION}; use the same \
-         release of pmof on both sides"
+        "control message {request_id} has version {found}, and this program speaks {ours}; {remedy}",
+        ours = SpokenVersions::OURS,
+        remedy = remedy(*.found)
     )]
     UnsupportedVersion {
         /// Its number.
@@ -40,29 +44,82 @@ pub enum ControlError {
         /// Its version.
         found: u16,
     },
-    /// No message that may come this way has this kind.
-    #[error("control message {request_id} has the unknown kind {kind}; use the same release of pmof on both sides")]
-    UnknownKind {
+    /// The target announces versions of which this program speaks none.
+    #[error(
+        "the target speaks version {target} of the control messages, and this program speaks {ours}; {remedy}",
+        ours = SpokenVersions::OURS,
+        remedy = remedy(.target.newest)
+    )]
+    NoCommonVersion {
+        /// Those of the target.
+        target: SpokenVersions,
+    },
+    /// What a target announces when it accepts a connection is malformed.
+    #[error("the target's announcement of its versions is malformed: {what}; is it a target of pmof?")]
+    BadAnnouncement {
+        /// The rule that it breaks.
+        what: &'static str,
+    },
+    /// A message has another version than those before it on its connection.
+    #[error("control message {request_id} has version {found}, and those before it on this connection have {settled}")]
+    VersionChanged {
         /// Its number.
         request_id: u32,
+        /// The connection's version.
+        settled: ControlVersion,
+        /// Its version.
+        found: ControlVersion,
+    },
+    /// The version that the other side speaks has no form for this. Nothing was sent.
+    #[error(
+        "the other side speaks version {version} of the control messages, which cannot carry {what}; upgrade it to a \
+         release that speaks version {needed}"
+    )]
+    Inexpressible {
+        /// What cannot be said.
+        what: &'static str,
+        /// The version of the connection.
+        version: ControlVersion,
+        /// The first version that can say it.
+        needed: ControlVersion,
+    },
+    /// No message that may come this way has this kind.
+    #[error("control message {} has the unknown kind {kind}; is it of a newer release of pmof?", .head.request_id)]
+    UnknownKind {
+        /// Its version and number.
+        head: MessageHead,
         /// Its kind.
         kind: u16,
     },
+    /// The body has a field that this program does not know, and that must not be ignored.
+    #[error(
+        "control message {} of kind {kind} has field {field}, which this program does not know and must not ignore; \
+         upgrade this side",
+        .head.request_id
+    )]
+    UnknownField {
+        /// Its version and number.
+        head: MessageHead,
+        /// Its kind.
+        kind: u16,
+        /// The number of the field.
+        field: u16,
+    },
     /// The body does not have the form of its kind.
-    #[error("control message {request_id} of kind {kind} is malformed: {what}")]
+    #[error("control message {} of kind {kind} is malformed: {what}", .head.request_id)]
     Malformed {
-        /// Its number.
-        request_id: u32,
+        /// Its version and number.
+        head: MessageHead,
         /// Its kind.
         kind: u16,
         /// The rule that it breaks.
         what: &'static str,
     },
     /// The body holds a name that no pool can have.
-    #[error("control message {request_id} names a pool wrongly")]
+    #[error("control message {} names a pool wrongly", .head.request_id)]
     BadName {
-        /// Its number.
-        request_id: u32,
+        /// Its version and number.
+        head: MessageHead,
         /// The rule that the name breaks.
         source: NameError,
     },
@@ -79,14 +136,25 @@ pub enum ControlError {
 }
 
 impl ControlError {
-    /// The number of the request that can still be answered with a refusal, where the message was whole.
-    pub fn request_id(&self) -> Option<u32> {
+    /// The head of the refusal with which such a request can still be answered, where the message was whole.
+    pub fn head(&self) -> Option<MessageHead> {
         match self {
-            Self::UnsupportedVersion { request_id, .. }
-            | Self::UnknownKind { request_id, .. }
-            | Self::Malformed { request_id, .. }
-            | Self::BadName { request_id, .. } => Some(*request_id),
-            _ => None,
+            // A version that both know does not exist; each takes the version of any message from the same bytes.
+            Self::UnsupportedVersion { request_id, .. } => Some(MessageHead::newest(*request_id)),
+            Self::VersionChanged { request_id, settled, .. } => {
+                Some(MessageHead { version: *settled, request_id: *request_id })
+            }
+            Self::UnknownKind { head, .. }
+            | Self::UnknownField { head, .. }
+            | Self::Malformed { head, .. }
+            | Self::BadName { head, .. } => Some(*head),
+            Self::BadLength { .. }
+            | Self::LengthMismatch { .. }
+            | Self::BadChecksum { .. }
+            | Self::NoCommonVersion { .. }
+            | Self::BadAnnouncement { .. }
+            | Self::Inexpressible { .. }
+            | Self::Unencodable { .. } => None,
         }
     }
 }

@@ -8,7 +8,8 @@ use pmof_terms::{Durability, Evidence, Mechanism, MediumKind, Promise};
 use super::{
     limits::{MAX_BODY_BYTES, MAX_HOLDER_BYTES, MAX_PATH_BYTES, MAX_REFUSAL_BYTES, ROSTER_PART_BYTES},
     roster_part::RosterPart,
-    wire::{Body, Fault, Frame, Parsed},
+    version::SpokenVersions,
+    wire::{Body, Fault, FieldTag, Frame, Parsed},
 };
 use crate::{
     ANCESTORS_MAX, Epoch, FailureDomain, Header, INTENT_WORDS_MAX, MAX_DOMAIN_NAME_BYTES, MAX_EVENT_BYTES,
@@ -26,6 +27,9 @@ const EVENT_BYTES: usize = 10;
 const DRAINING: u8 = 1;
 const READ_ONLY: u8 = 2;
 const DETACHED: u8 = 4;
+
+/// Optional field of a target's status: the oldest and the newest version of control messages that it speaks.
+const CONTROL_VERSIONS: FieldTag = FieldTag::ignorable(1);
 
 impl Frame {
     pub(super) fn create(&mut self, name: &PoolName, new: &NewPool, publish_on_close: bool) {
@@ -66,6 +70,11 @@ impl Frame {
         }
         self.text(cut(&status.version, MAX_VERSION_BYTES));
         self.text(cut(&status.root, MAX_ROOT_BYTES));
+        if self.version().has_fields() {
+            let SpokenVersions { oldest, newest } = status.control_versions;
+            let [[o0, o1], [n0, n1]] = [oldest, newest].map(u16::to_le_bytes);
+            self.field(CONTROL_VERSIONS, &[o0, o1, n0, n1]);
+        }
     }
 
     /// The oldest events are left out where a message has no room for all.
@@ -213,9 +222,10 @@ impl Body<'_> {
         if flags & !(DRAINING | READ_ONLY | DETACHED) != 0 {
             return Err(Fault::Malformed("a target's status has an unknown flag"));
         }
-        Ok(TargetStatus {
+        let mut status = TargetStatus {
             protocol_version,
             pool_format,
+            control_versions: SpokenVersions::UNANNOUNCED,
             is_draining: flags & DRAINING != 0,
             is_root_writable: flags & READ_ONLY == 0,
             is_root_attached: flags & DETACHED == 0,
@@ -228,7 +238,12 @@ impl Body<'_> {
             total_bytes: self.number_u64()?,
             version: self.text(MAX_VERSION_BYTES)?.to_owned(),
             root: self.text(MAX_ROOT_BYTES)?.to_owned(),
-        })
+        };
+        if let Some([o0, o1, n0, n1]) = self.field(CONTROL_VERSIONS)? {
+            let [oldest, newest] = [[o0, o1], [n0, n1]].map(u16::from_le_bytes);
+            status.control_versions = SpokenVersions { oldest, newest };
+        }
+        Ok(status)
     }
 
     pub(super) fn writer_status(&mut self) -> Parsed<WriterStatus> {

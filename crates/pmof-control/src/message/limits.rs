@@ -1,7 +1,5 @@
 //! Limits of messages and of what they are made of.
 
-/// The version of the messages that this program speaks.
-pub const CONTROL_VERSION: u16 = 4;
 /// Longest message in bytes: one page, so that a receive buffer for any message is one page.
 pub const MAX_MESSAGE_BYTES: usize = 4096;
 /// Bytes of a nonce.

@@ -13,6 +13,7 @@ use super::{
         MAX_REFUSAL_BYTES, NONCE_BYTES, PROOF_BYTES,
     },
     roster_part::RosterPart,
+    version::MessageHead,
     wire::{self, Body, Fault, Frame, Parsed},
 };
 use crate::{FailureDomain, PoolInfo, PoolName, PoolState, TargetStatus, USER_FLAGS_BYTES, WriterStatus};
@@ -195,7 +196,7 @@ impl Reply {
         let mut room = MAX_BODY_BYTES - 1;
         let mut page = Vec::new();
         for info in infos {
-            let mut frame = Frame::new(0, 0);
+            let mut frame = Frame::new(0, MessageHead::newest(0));
             frame.described(info.as_ref());
             let Some(left) = room.checked_sub(frame.body_bytes()) else { break };
             room = left;
@@ -207,9 +208,10 @@ impl Reply {
         Self::Infos(page)
     }
 
-    /// The message that carries this reply. Fails where a descriptor or a list of names is longer than allowed.
-    pub fn encode(&self, request_id: u32) -> Result<Vec<u8>, ControlError> {
-        let mut frame = Frame::new(self.kind(), request_id);
+    /// The message that carries this reply, in the version and with the number of the request's head. Fails where a descriptor or a list of
+    /// names is longer than allowed.
+    pub fn encode(&self, head: MessageHead) -> Result<Vec<u8>, ControlError> {
+        let mut frame = Frame::new(self.kind(), head);
         match self {
             Self::Opened {
                 pool_uuid,
@@ -314,8 +316,8 @@ impl Reply {
         frame.seal()
     }
 
-    /// The reply that `message` carries, and the number of its request. Any bytes give a value or an error.
-    pub fn decode(message: &[u8]) -> Result<(u32, Self), ControlError> {
+    /// The reply that `message` carries, its version and the number of its request. Any bytes give a value or an error.
+    pub fn decode(message: &[u8]) -> Result<(MessageHead, Self), ControlError> {
         wire::open(message, Self::parse)
     }
 

@@ -10,7 +10,8 @@ use super::{
     error::ControlError,
     limits::{ATTRIBUTES_BYTES, MAX_BODY_BYTES, NONCE_BYTES, PROOF_BYTES},
     roster_part::RosterPart,
-    wire::{self, Body, Fault, Frame, Parsed},
+    version::{ControlVersion, MessageHead},
+    wire::{self, Body, Fault, FieldTag, Frame, Parsed},
 };
 use crate::{Epoch, NewPool, OpenFor, PoolName, SetName, WriterStatus};
 
@@ -28,16 +29,14 @@ impl MeantReplica {
     pub fn at_any_epoch(uuid: Uuid) -> Self {
         Self { uuid, epoch: None }
     }
-
-    /// Both identities, zeros where one is not given.
-    fn words(meant: Option<Self>) -> [u8; 32] {
-        let (uuid, epoch) = meant.map_or((Uuid::nil(), None), |meant| (meant.uuid, meant.epoch));
-        let mut words = [0; 32];
-        words[..16].copy_from_slice(uuid.as_bytes());
-        words[16..].copy_from_slice(epoch.unwrap_or_default().as_bytes());
-        words
-    }
 }
+
+/// Optional fields of `Remove`.
+const MEANT_REPLICA: FieldTag = FieldTag::required(1);
+const MEANT_EPOCH: FieldTag = FieldTag::required(2);
+
+/// Optional field of `PrepareRemoval`.
+const MEANT_MEMBER: FieldTag = FieldTag::required(1);
 
 /// What an initiator asks of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -293,10 +292,13 @@ impl Request {
         Self::Infos { names: names.iter().take_while(fits).cloned().collect() }
     }
 
-    /// The message that carries this request. Fails only where a message would be longer than allowed, which no
-    /// request of this version can be.
-    pub fn encode(&self, request_id: u32) -> Result<Vec<u8>, ControlError> {
-        let mut frame = Frame::new(self.kind(), request_id);
+    /// The message that carries this request, in the version of `head`.
+    ///
+    /// # Errors
+    /// [`ControlError::Inexpressible`] where that version cannot carry it: an older target is never sent less than what was asked.
+    /// [`ControlError::Unencodable`] where it would be longer than allowed, as names that are too many for one page.
+    pub fn encode(&self, head: MessageHead) -> Result<Vec<u8>, ControlError> {
+        let mut frame = Frame::new(self.kind(), head);
         match self {
             Self::Create { name, new, publish_on_close } => frame.create(name, new, *publish_on_close),
             Self::Open { name, access, require, may_be_older } => {
@@ -318,10 +320,7 @@ impl Request {
             }
             Self::Close { in_order } => frame.byte(u8::from(*in_order)),
             Self::KeepSet | Self::Boot | Self::Domain | Self::Status => {}
-            Self::Remove { name, meant } => {
-                frame.bytes(&MeantReplica::words(*meant));
-                frame.text(name.as_str());
-            }
+            Self::Remove { name, meant } => encode_removal(&mut frame, name, *meant)?,
             Self::Discard { name } | Self::Info { name } | Self::WriterStatus { name } => {
                 frame.text(name.as_str());
             }
@@ -370,8 +369,7 @@ impl Request {
             Self::PrepareRemoval { name, force, set_file, member } => {
                 frame.byte(u8::from(*force));
                 frame.byte(u8::from(*set_file));
-                frame.bytes(&member.unwrap_or_default());
-                frame.text(name.as_str());
+                encode_meant_member(&mut frame, name, *member)?;
             }
             Self::PrepareReplacement { name, member } => {
                 frame.bytes(member);
@@ -398,8 +396,8 @@ impl Request {
         frame.seal()
     }
 
-    /// The request that `message` carries, and its number. Any bytes give a value or an error.
-    pub fn decode(message: &[u8]) -> Result<(u32, Self), ControlError> {
+    /// The request that `message` carries, its version and its number. Any bytes give a value or an error.
+    pub fn decode(message: &[u8]) -> Result<(MessageHead, Self), ControlError> {
         wire::open(message, Self::parse)
     }
 
@@ -460,8 +458,8 @@ impl Request {
             }
             3 => Self::Close { in_order: body.flag()? },
             4 => {
-                let [uuid, epoch] = [body.uuid()?, body.uuid()?].map(|uuid| Some(uuid).filter(|uuid| !uuid.is_nil()));
-                Self::Remove { name: body.name()?, meant: uuid.map(|uuid| MeantReplica { uuid, epoch }) }
+                let (name, meant) = parse_removal(body)?;
+                Self::Remove { name, meant }
             }
             5 => Self::Info { name: body.name()? },
             6 => Self::List { after: body.optional_name()? },
@@ -495,8 +493,8 @@ impl Request {
             18 => Self::Data { offset: body.number_u64()? },
             19 => {
                 let (force, set_file) = (body.flag()?, body.flag()?);
-                let member = Some(body.array()?).filter(|member| *member != [0; 16]);
-                Self::PrepareRemoval { name: body.set()?, force, set_file, member }
+                let (name, member) = parse_meant_member(body)?;
+                Self::PrepareRemoval { name, force, set_file, member }
             }
             20 => {
                 let member = body.array()?;
@@ -538,4 +536,84 @@ impl Request {
             _ => return Err(Fault::UnknownKind),
         })
     }
+}
+
+/// What `Remove` says. Version 4 has zeros where nothing is meant, so that it cannot mean a UUID of zeros.
+fn encode_removal(frame: &mut Frame, name: &PoolName, meant: Option<MeantReplica>) -> Result<(), ControlError> {
+    let (uuid, epoch) = (meant.map(|meant| meant.uuid), meant.and_then(|meant| meant.epoch));
+    match frame.version() {
+        ControlVersion::Four => {
+            frame.bytes(&nonzero_or_none(frame, uuid, "a removal of the replica whose UUID is zero")?);
+            frame.bytes(&nonzero_or_none(frame, epoch, "a removal at the epoch whose UUID is zero")?);
+            frame.text(name.as_str());
+        }
+        ControlVersion::Five => {
+            frame.text(name.as_str());
+            for (tag, meant) in [(MEANT_REPLICA, uuid), (MEANT_EPOCH, epoch)] {
+                if let Some(meant) = meant {
+                    frame.field(tag, meant.as_bytes());
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+fn parse_removal(body: &mut Body<'_>) -> Parsed<(PoolName, Option<MeantReplica>)> {
+    let (name, uuid, epoch) = match body.version() {
+        ControlVersion::Four => {
+            let [uuid, epoch] = [body.array()?, body.array()?].map(none_if_zero);
+            (body.name()?, uuid, epoch)
+        }
+        ControlVersion::Five => (body.name()?, body.field(MEANT_REPLICA)?, body.field(MEANT_EPOCH)?),
+    };
+    let epoch = epoch.map(Uuid::from_bytes);
+    let meant = match uuid {
+        Some(uuid) => Some(MeantReplica { uuid: Uuid::from_bytes(uuid), epoch }),
+        None if epoch.is_some() => return Err(Fault::Malformed("a removal names an epoch and no replica")),
+        None => None,
+    };
+    Ok((name, meant))
+}
+
+/// The end of `PrepareRemoval`. Version 4 has zeros where no member is meant.
+fn encode_meant_member(frame: &mut Frame, name: &SetName, member: Option<[u8; 16]>) -> Result<(), ControlError> {
+    match frame.version() {
+        ControlVersion::Four => {
+            let member = member.map(Uuid::from_bytes);
+            frame.bytes(&nonzero_or_none(frame, member, "a removal of the pool set whose UUID is zero")?);
+            frame.text(name.as_str());
+        }
+        ControlVersion::Five => {
+            frame.text(name.as_str());
+            if let Some(member) = member {
+                frame.field(MEANT_MEMBER, &member);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn parse_meant_member(body: &mut Body<'_>) -> Parsed<(SetName, Option<[u8; 16]>)> {
+    match body.version() {
+        ControlVersion::Four => {
+            let member = none_if_zero(body.array()?);
+            Ok((body.set()?, member))
+        }
+        ControlVersion::Five => Ok((body.set()?, body.field(MEANT_MEMBER)?)),
+    }
+}
+
+/// In version 4: zeros for none. Fails for a UUID of zeros, which version 4 cannot tell from none.
+fn nonzero_or_none(frame: &Frame, uuid: Option<Uuid>, what: &'static str) -> Result<[u8; 16], ControlError> {
+    match uuid {
+        Some(uuid) if uuid.is_nil() => {
+            Err(ControlError::Inexpressible { what, version: frame.version(), needed: ControlVersion::Five })
+        }
+        uuid => Ok(uuid.unwrap_or_default().into_bytes()),
+    }
+}
+
+fn none_if_zero(uuid: [u8; 16]) -> Option<[u8; 16]> {
+    Some(uuid).filter(|uuid| *uuid != [0; 16])
 }

@@ -8,10 +8,8 @@ use uuid::Uuid;
 use super::{
     claim::Claim,
     error::ControlError,
-    limits::{
-        ATTRIBUTES_BYTES, CHECKSUM_BYTES, CONTROL_VERSION, HEAD_BYTES, MAX_BODY_BYTES, MAX_DESCRIPTOR_BYTES,
-        MAX_MESSAGE_BYTES,
-    },
+    limits::{ATTRIBUTES_BYTES, CHECKSUM_BYTES, HEAD_BYTES, MAX_BODY_BYTES, MAX_DESCRIPTOR_BYTES, MAX_MESSAGE_BYTES},
+    version::{ControlVersion, MessageHead},
 };
 use crate::{MAX_NAME_BYTES, MAX_SET_NAME_BYTES, NameError, PoolName, SetName, checksum::crc32c};
 
@@ -25,34 +23,82 @@ pub(super) enum Fault {
     Malformed(&'static str),
     Name(NameError),
     UnknownKind,
+    UnknownField(u16),
+}
+
+/// A reader that does not know a field with this bit in its tag must refuse the message; any other unknown field it ignores.
+const REQUIRED: u16 = 1 << 15;
+
+/// An optional field at the end of a body: its number, and whether a reader that does not know it must refuse the message.
+#[derive(Clone, Copy)]
+pub(super) struct FieldTag(u16);
+
+impl FieldTag {
+    pub(super) const fn required(number: u16) -> Self {
+        assert!(number != 0 && number & REQUIRED == 0, "a field's number is 1 to 32767");
+        Self(number | REQUIRED)
+    }
+
+    pub(super) const fn ignorable(number: u16) -> Self {
+        assert!(number != 0 && number & REQUIRED == 0, "a field's number is 1 to 32767");
+        Self(number)
+    }
+
+    fn number(self) -> u16 {
+        self.0 & !REQUIRED
+    }
+
+    fn is_required(self) -> bool {
+        self.0 & REQUIRED != 0
+    }
 }
 
 pub(super) type Parsed<T> = Result<T, Fault>;
 
 /// A message being made.
-pub(super) struct Frame(Vec<u8>);
+pub(super) struct Frame {
+    version: ControlVersion,
+    bytes: Vec<u8>,
+    /// Number of the last field.
+    last_field: u16,
+}
 
 impl Frame {
-    pub(super) fn new(kind: u16, request_id: u32) -> Self {
-        let mut frame = Self(Vec::with_capacity(256));
-        frame.number_u16(CONTROL_VERSION);
+    pub(super) fn new(kind: u16, head: MessageHead) -> Self {
+        let mut frame = Self { version: head.version, bytes: Vec::with_capacity(256), last_field: 0 };
+        frame.number_u16(head.version.number());
         frame.number_u16(kind);
-        frame.bytes(&request_id.to_le_bytes());
+        frame.bytes(&head.request_id.to_le_bytes());
         frame.bytes(&[0; 4]);
         frame
     }
 
+    pub(super) fn version(&self) -> ControlVersion {
+        self.version
+    }
+
     /// Bytes of the body by now.
     pub(super) fn body_bytes(&self) -> usize {
-        self.0.len() - HEAD_BYTES
+        self.bytes.len() - HEAD_BYTES
     }
 
     pub(super) fn bytes(&mut self, bytes: &[u8]) {
-        self.0.extend_from_slice(bytes);
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// An optional field, behind all that is not optional; in the order of their numbers.
+    pub(super) fn field(&mut self, tag: FieldTag, bytes: &[u8]) {
+        assert!(self.version.has_fields(), "version {} has no fields", self.version);
+        assert!(tag.number() > self.last_field, "field {} is not behind field {}", tag.number(), self.last_field);
+        assert!(bytes.len() <= MAX_BODY_BYTES, "a field of {} bytes fits into no message", bytes.len());
+        self.last_field = tag.number();
+        self.number_u16(tag.0);
+        self.number_u16(bytes.len() as u16);
+        self.bytes(bytes);
     }
 
     pub(super) fn byte(&mut self, byte: u8) {
-        self.0.push(byte);
+        self.bytes.push(byte);
     }
 
     pub(super) fn access(&mut self, access: OpenFor) {
@@ -96,14 +142,14 @@ impl Frame {
     }
 
     pub(super) fn seal(mut self) -> Result<Vec<u8>, ControlError> {
-        let len_bytes = self.0.len() - HEAD_BYTES;
+        let len_bytes = self.body_bytes();
         if len_bytes > MAX_BODY_BYTES {
             return Err(ControlError::Unencodable { what: "body", len_bytes, limit_bytes: MAX_BODY_BYTES });
         }
-        self.0[8..HEAD_BYTES].copy_from_slice(&(len_bytes as u32).to_le_bytes());
-        let checksum = crc32c(&self.0);
+        self.bytes[8..HEAD_BYTES].copy_from_slice(&(len_bytes as u32).to_le_bytes());
+        let checksum = crc32c(&self.bytes);
         self.bytes(&checksum.to_le_bytes());
-        Ok(self.0)
+        Ok(self.bytes)
     }
 }
 
@@ -111,7 +157,7 @@ impl Frame {
 pub(super) fn open<T>(
     message: &[u8],
     parse: impl FnOnce(u16, &mut Body<'_>) -> Parsed<T>,
-) -> Result<(u32, T), ControlError> {
+) -> Result<(MessageHead, T), ControlError> {
     let bad_length = || ControlError::BadLength { len_bytes: message.len() };
     if message.len() > MAX_MESSAGE_BYTES {
         return Err(bad_length());
@@ -128,36 +174,98 @@ pub(super) fn open<T>(
     if stored != computed {
         return Err(ControlError::BadChecksum { stored, computed });
     }
-    // From here on the message is whole, and so is its number: a refusal can reach whoever asked.
+    // From here on the message is whole, and so is its number: its sender can be answered with a refusal.
     let request_id = u32::from_le_bytes([r0, r1, r2, r3]);
     let found = u16::from_le_bytes([v0, v1]);
-    if found != CONTROL_VERSION {
-        return Err(ControlError::UnsupportedVersion { request_id, found });
-    }
-    let kind = u16::from_le_bytes([k0, k1]);
-    let mut body = Body(body);
-    match parse(kind, &mut body) {
-        Ok(value) if body.0.is_empty() => Ok((request_id, value)),
-        Ok(_) => Err(ControlError::Malformed { request_id, kind, what: "bytes are left over behind the body" }),
-        Err(Fault::Malformed(what)) => Err(ControlError::Malformed { request_id, kind, what }),
-        Err(Fault::Name(source)) => Err(ControlError::BadName { request_id, source }),
-        Err(Fault::UnknownKind) => Err(ControlError::UnknownKind { request_id, kind }),
+    let version = ControlVersion::from_number(found).ok_or(ControlError::UnsupportedVersion { request_id, found })?;
+    let (head, kind) = (MessageHead { version, request_id }, u16::from_le_bytes([k0, k1]));
+    let mut body = Body { version, rest: body, last_field: 0 };
+    match parse(kind, &mut body).and_then(|value| body.finish().map(|()| value)) {
+        Ok(value) => Ok((head, value)),
+        Err(Fault::Malformed(what)) => Err(ControlError::Malformed { head, kind, what }),
+        Err(Fault::Name(source)) => Err(ControlError::BadName { head, source }),
+        Err(Fault::UnknownKind) => Err(ControlError::UnknownKind { head, kind }),
+        Err(Fault::UnknownField(field)) => Err(ControlError::UnknownField { head, kind, field }),
     }
 }
 
+/// A field of a body being read.
+struct Field<'a> {
+    tag: FieldTag,
+    bytes: &'a [u8],
+    /// What is behind it.
+    rest: &'a [u8],
+}
+
 /// What is left of a body being read.
-pub(super) struct Body<'a>(&'a [u8]);
+pub(super) struct Body<'a> {
+    version: ControlVersion,
+    rest: &'a [u8],
+    /// Number of the last field.
+    last_field: u16,
+}
 
 impl<'a> Body<'a> {
+    pub(super) fn version(&self) -> ControlVersion {
+        self.version
+    }
+
+    /// The optional field of this tag; `None` where the message has none, as in versions without fields. Fields are read in the order of their numbers.
+    pub(super) fn field<const N: usize>(&mut self, tag: FieldTag) -> Parsed<Option<[u8; N]>> {
+        while let Some(found) = self.next_field()? {
+            if found.tag.number() > tag.number() {
+                return Ok(None);
+            }
+            self.pass(&found);
+            if found.tag.number() == tag.number() {
+                let bytes = found.bytes.try_into().map_err(|_| Fault::Malformed("a field has the wrong length"))?;
+                return Ok(Some(bytes));
+            }
+            check_ignorable(found.tag)?;
+        }
+        Ok(None)
+    }
+
+    /// Passes over the fields that are left, which are unknown.
+    fn finish(&mut self) -> Parsed<()> {
+        while let Some(found) = self.next_field()? {
+            self.pass(&found);
+            check_ignorable(found.tag)?;
+        }
+        Ok(())
+    }
+
+    fn pass(&mut self, field: &Field<'a>) {
+        (self.rest, self.last_field) = (field.rest, field.tag.number());
+    }
+
+    fn next_field(&self) -> Parsed<Option<Field<'a>>> {
+        if self.rest.is_empty() {
+            return Ok(None);
+        }
+        if !self.version.has_fields() {
+            return Err(Fault::Malformed("bytes are left over behind the body"));
+        }
+        let cut_short = Fault::Malformed("a field is cut short");
+        let Some(([t0, t1, l0, l1], rest)) = self.rest.split_first_chunk() else { return Err(cut_short) };
+        let len_bytes = usize::from(u16::from_le_bytes([*l0, *l1]));
+        let Some((bytes, rest)) = rest.split_at_checked(len_bytes) else { return Err(cut_short) };
+        let tag = FieldTag(u16::from_le_bytes([*t0, *t1]));
+        if tag.number() <= self.last_field {
+            return Err(Fault::Malformed("a field is there twice or out of order"));
+        }
+        Ok(Some(Field { tag, bytes, rest }))
+    }
+
     fn take(&mut self, len_bytes: usize) -> Parsed<&'a [u8]> {
-        let (taken, rest) = self.0.split_at_checked(len_bytes).ok_or(Fault::Malformed("the body is too short"))?;
-        self.0 = rest;
+        let (taken, rest) = self.rest.split_at_checked(len_bytes).ok_or(Fault::Malformed("the body is too short"))?;
+        self.rest = rest;
         Ok(taken)
     }
 
     pub(super) fn array<const N: usize>(&mut self) -> Parsed<[u8; N]> {
-        let (taken, rest) = self.0.split_first_chunk().ok_or(Fault::Malformed("the body is too short"))?;
-        self.0 = rest;
+        let (taken, rest) = self.rest.split_first_chunk().ok_or(Fault::Malformed("the body is too short"))?;
+        self.rest = rest;
         Ok(*taken)
     }
 
@@ -252,4 +360,9 @@ impl<'a> Body<'a> {
             name => PoolName::try_from(name).map(Some).map_err(Fault::Name),
         }
     }
+}
+
+/// Whether an unknown field of this tag may be ignored.
+fn check_ignorable(tag: FieldTag) -> Parsed<()> {
+    if tag.is_required() { Err(Fault::UnknownField(tag.number())) } else { Ok(()) }
 }

@@ -32,6 +32,7 @@ pub(super) enum Fault {
     DiskFull,
     VersionChanged,
     VersionPutBack,
+    VersionServed,
     VersionLeftOut,
     VersionRefusedPool,
     ByteRotten,

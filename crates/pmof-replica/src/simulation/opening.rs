@@ -10,7 +10,7 @@ use std::{
 };
 
 use pmof_access::{ConnectionError, Durability};
-use pmof_control::{OpenFor, Role};
+use pmof_control::{ControlVersion, MessageHead, OpenFor, Request, Role};
 use pmof_replication::{
     member_state::MemberState,
     opening::{
@@ -28,7 +28,7 @@ use super::{
     target::{Answer, Message},
     tasks::{Lock, Shared, Tasks, sleep},
     truth::{Pages, is_rotten, sound},
-    versions::is_left_out,
+    versions::{Version, is_left_out},
     world::World,
 };
 use crate::{
@@ -138,13 +138,15 @@ type Answered = Result<Done, ReplicaError>;
 struct Site {
     target: usize,
     connection: Option<usize>,
+    /// That of its messages, from when it is connected.
+    version: Option<ControlVersion>,
     orders: VecDeque<(CallId, Order)>,
 }
 
 enum Order {
     /// Until this step.
     Connect(u64),
-    Send(Vec<u8>),
+    Send(Box<Request>),
     /// Its answer is awaited.
     Await(u64),
     Map,
@@ -224,10 +226,7 @@ impl Driver {
                 self.sites.insert(site, Site { target, ..Site::default() });
                 (site, Order::Connect(world.step + CONNECT_STEPS))
             }
-            Action::Send { site, request } => match request.encode(REQUEST_ID) {
-                Ok(encoded) => (site, Order::Send(encoded)),
-                Err(error) => return self.answered.push_back((call, Err(error.into()))),
-            },
+            Action::Send { site, request } => (site, Order::Send(Box::new(request))),
             Action::Map { site, .. } => (site, Order::Map),
             Action::Unmap { .. } => return,
             // Others may be enough all the same.
@@ -268,16 +267,19 @@ impl Driver {
 impl Site {
     /// `Err`: it is not done yet.
     fn carry_out(&mut self, world: &mut World, writer: usize, order: Order) -> Result<Answered, Order> {
-        let connection = match (&order, self.connection) {
-            (Order::Connect(until), _) => return self.connect(world, writer, *until).ok_or(order),
-            (_, Some(connection)) => connection,
-            (_, None) => return Ok(Err(lost())),
+        let (connection, version) = match (&order, self.connection, self.version) {
+            (Order::Connect(until), ..) => return self.connect(world, writer, *until).ok_or(order),
+            (_, Some(connection), Some(version)) => (connection, version),
+            _ => return Ok(Err(lost())),
         };
         match order {
-            Order::Send(request) => Err(Order::Await(world.send(connection, Message::Encoded(request)))),
+            Order::Send(request) => match request.encode(MessageHead { version, request_id: REQUEST_ID }) {
+                Ok(encoded) => Err(Order::Await(world.send(connection, Message::Encoded(encoded)))),
+                Err(error) => Ok(Err(error.into())),
+            },
             Order::Await(question) => match world.answer(connection, question) {
                 Poll::Pending => Err(order),
-                Poll::Ready(answer) => Ok(replied(world, answer)),
+                Poll::Ready(answer) => Ok(replied(world, answer, version)),
             },
             Order::Map | Order::Connect(_) => Ok(Ok(Done::Done)),
         }
@@ -292,25 +294,42 @@ impl Site {
             return None;
         }
         self.connection = world.connect_to_open(writer, self.target);
-        Some(self.connection.map(|_| Done::Done).ok_or_else(lost))
+        if self.connection.is_none() {
+            return Some(Err(lost()));
+        }
+        let other = world.targets[self.target].version;
+        Some(match other.agreed() {
+            Ok(version) => {
+                self.version = Some(version);
+                Ok(Done::Done)
+            }
+            Err(error) => Err(judged(world, other, error.into())),
+        })
     }
 }
 
-/// What a target's answer is to an initiator.
-fn replied(world: &mut World, answer: Option<Answer>) -> Answered {
+/// What a target's answer to a message of this version is to an initiator.
+fn replied(world: &mut World, answer: Option<Answer>, version: ControlVersion) -> Answered {
     match answer {
-        Some(Answer::Encoded(reply)) => read_reply(&reply).map(|reply| Done::Reply(Box::new(reply))),
-        Some(Answer::OtherVersion(version, reply)) => {
-            match is_left_out(version, &reply) {
-                Ok(is_left_out) => {
-                    world.count(if is_left_out { Fault::VersionLeftOut } else { Fault::VersionRefusedPool });
-                }
-                Err(text) => world.truth.violate(|| text),
+        Some(Answer::Encoded(reply)) => read_reply(&reply, version).map(|reply| Done::Reply(Box::new(reply))),
+        Some(Answer::OtherVersion(other, reply)) => match read_reply(&reply, version) {
+            Ok(_) => {
+                world.truth.violate(|| format!("a target of {other:?} serves"));
+                Err(lost())
             }
-            read_reply(&reply).map(|reply| Done::Reply(Box::new(reply)))
-        }
+            Err(error) => Err(judged(world, other, error)),
+        },
         _ => Err(lost()),
     }
+}
+
+/// The error of a target of another version, which has to name that.
+fn judged(world: &mut World, version: Version, error: ReplicaError) -> ReplicaError {
+    match is_left_out(version, &error) {
+        Ok(is_left_out) => world.count(if is_left_out { Fault::VersionLeftOut } else { Fault::VersionRefusedPool }),
+        Err(text) => world.truth.violate(|| text),
+    }
+    error
 }
 
 fn lost() -> ReplicaError {

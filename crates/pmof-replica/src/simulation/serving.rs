@@ -72,17 +72,20 @@ impl Target {
 impl World {
     /// The reply to a request, as it is sent.
     pub(super) fn serve(&mut self, connection: usize, request: &[u8]) -> Answer {
-        let (id, request) = match Request::decode(request) {
-            Ok(decoded) => decoded,
-            Err(error) => {
-                self.truth.violate(|| format!("a target does not understand {request:?}: {error}"));
+        let (number, settled) = (self.connections[connection].target, &mut self.connections[connection].version);
+        let decoded = settled.decode(request);
+        let head = settled.settle(&decoded);
+        let request = match decoded {
+            Ok((_, request)) if self.targets[number].version.speaks(head.version) => request,
+            decoded => {
+                self.truth.violate(|| format!("t{number} does not understand {request:?}: {head:?}, {decoded:?}"));
                 return Answer::Refused;
             }
         };
         let reply = self
             .reply(connection, &request)
             .unwrap_or_else(|refusal| Reply::Refused { code: code_of(refusal), text: format!("{refusal:?}") });
-        match reply.encode(id) {
+        match reply.encode(head) {
             Ok(encoded) => Answer::Encoded(encoded),
             Err(error) => {
                 self.truth.violate(|| format!("a target cannot say {reply:?}: {error}"));

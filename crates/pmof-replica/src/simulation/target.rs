@@ -12,7 +12,7 @@ use super::{
     plan::{Control, PAGES, WORDS},
     state_page::{Progress, StatePage},
     truth::{Page, Pages, is_rotten},
-    versions::Version,
+    versions::{Version, hear_reply},
     world::World,
 };
 
@@ -210,6 +210,9 @@ impl World {
         let number = self.connections[connection].target;
         let (writer, is_left) = (self.connections[connection].writer, !self.connections[connection].is_open_here);
         let (may_judge, control) = (self.may_judge(writer, number), self.control);
+        if self.targets[number].version.is_served() {
+            self.count(Fault::VersionServed);
+        }
         let target = &mut self.targets[number];
         if !target.is_there {
             return Answer::NotFound;
@@ -328,7 +331,7 @@ impl World {
                 Some(Answer::Refused)
             }
             Message::Read => Some(Answer::Pages(target.cache)),
-            Message::Tell(request) => Some(self.tell(number, request)),
+            Message::Tell(request) => Some(self.tell_as_bytes(number, request)),
             Message::Keep(roster) => Some(self.keep(number, roster)),
         }
     }
@@ -344,6 +347,20 @@ impl World {
         }
         self.targets[number].roster = Some(Rc::clone(roster));
         Answer::Kept
+    }
+
+    /// The request and its reply go as messages of the version that the target and its writer agree on.
+    fn tell_as_bytes(&mut self, number: usize, request: &Request) -> Answer {
+        let heard = self.targets[number].version.hear(request);
+        let answer =
+            heard.map_err(|error| error.to_string()).and_then(|(head, heard)| match self.tell(number, &heard) {
+                Answer::Told(reply) => hear_reply(head, &reply).map(Answer::Told).map_err(|error| error.to_string()),
+                answer => Ok(answer),
+            });
+        answer.unwrap_or_else(|error| {
+            self.truth.violate(|| format!("t{number} and its writer do not understand each other: {error}"));
+            Answer::Refused
+        })
     }
 
     /// The target's own change of its state, by the methods that it ships.

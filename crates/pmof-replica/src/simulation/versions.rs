@@ -2,30 +2,27 @@
 //! headers that are shipped make of that.
 
 use pmof_control::{
-    CONTROL_VERSION, ControlError, HEADER_BYTES, Header, HeaderError, OpenFor, PoolFormat, PoolName, PoolRefusal,
-    Reply, Request, ServiceCode, USER_FLAGS_BYTES,
+    ControlError, ControlVersion, HEADER_BYTES, Header, HeaderError, MessageHead, OpenFor, PoolFormat, PoolName,
+    PoolRefusal, Reply, Request, ServiceCode, SettledVersion, SpokenVersions, USER_FLAGS_BYTES,
 };
 use pmof_mem::Durability;
 use pmof_target::StoreError;
 use uuid::Uuid;
 
-use super::{areas::SIZE_BYTES, random::Random};
+use super::{areas::SIZE_BYTES, random::Random, serving::REQUEST_ID};
 use crate::{ReplicaError, target::read_reply};
 
 /// What is another version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Version {
     Here,
-    /// The target's program speaks other control messages.
+    /// The target's program speaks this version of the control messages, and the one before it.
     Messages(u16),
     /// The replica's file has this major version.
     Format(u16),
     /// The replica's file needs features that are not known.
     Features(u64),
 }
-
-/// Number of the request that is encoded.
-const REQUEST_ID: u32 = 1;
 
 const MAJOR_AT: usize = 8;
 const FEATURES_AT: usize = 16;
@@ -34,8 +31,8 @@ const DATA_OFFSET_AT: usize = 72;
 impl Version {
     pub(super) fn other(random: &mut Random) -> Self {
         match random.below(6) {
-            0 => Self::Messages(CONTROL_VERSION + 1),
-            1 => Self::Messages(CONTROL_VERSION - 1),
+            0 => Self::Messages(ControlVersion::NEWEST.number() + 1 + random.below(2) as u16),
+            1 => Self::Messages(ControlVersion::NEWEST.number() - 1 - random.below(2) as u16),
             2 => Self::Format(2),
             3 => Self::Features(1 << random.below(64)),
             _ => Self::Format(4 + random.below(3) as u16),
@@ -98,8 +95,51 @@ impl Version {
         }
     }
 
-    /// What it answers to an opening, if it does not open: the reply's bytes, as `Session::handle` of targets makes them.
+    /// What its target announces when it accepts a connection: programs from before version 5 announce nothing.
+    fn announcement(self) -> Vec<u8> {
+        match self {
+            Self::Messages(version) if version < ControlVersion::Five.number() => vec![],
+            Self::Messages(version) => SpokenVersions { oldest: version - 1, newest: version }.encode(),
+            Self::Here | Self::Format(_) | Self::Features(_) => SpokenVersions::OURS.encode(),
+        }
+    }
+
+    /// The version of the messages to it.
+    pub(super) fn agreed(self) -> Result<ControlVersion, ControlError> {
+        SpokenVersions::decode(&self.announcement())?.common()
+    }
+
+    /// Whether its program speaks this version of the messages.
+    pub(super) fn speaks(self, version: ControlVersion) -> bool {
+        match self {
+            // Each program from before version 5 speaks one.
+            Self::Messages(newest) if newest < ControlVersion::Five.number() => version.number() == newest,
+            Self::Messages(newest) => (newest - 1..=newest).contains(&version.number()),
+            Self::Here | Self::Format(_) | Self::Features(_) => true,
+        }
+    }
+
+    /// Whether it is another program, which speaks the version of the messages to it.
+    pub(super) fn is_served(self) -> bool {
+        matches!(self, Self::Messages(_)) && self.agreed().is_ok_and(|agreed| self.speaks(agreed))
+    }
+
+    /// What the target hears where it is sent `request`.
+    pub(super) fn hear(self, request: &Request) -> Result<(MessageHead, Request), ControlError> {
+        let head = MessageHead { version: self.agreed()?, request_id: REQUEST_ID };
+        let received = SettledVersion::default().decode(&request.encode(head)?)?;
+        if self.speaks(received.0.version) {
+            Ok(received)
+        } else {
+            Err(ControlError::UnsupportedVersion { request_id: REQUEST_ID, found: received.0.version.number() })
+        }
+    }
+
+    /// What it answers to an opening, if it does not open: the bytes of its reply, as `Session::handle` of targets makes them, or of its announcement where
+    /// that names no version that is known here.
     pub(super) fn refusal(self, replica: (Uuid, u16)) -> Option<Vec<u8>> {
+        let Ok(agreed) = self.agreed() else { return Some(self.announcement()) };
+        let head = MessageHead { version: agreed, request_id: REQUEST_ID };
         let name: PoolName = "p".parse().ok()?;
         let open = Request::Open {
             name: name.clone(),
@@ -107,29 +147,38 @@ impl Version {
             require: Durability::ProcessCrash,
             may_be_older: false,
         };
-        let (code, text, version) = if let Version::Messages(version) = self {
-            // To the target its own version is right, and this one is another.
-            let request = of_version(open.encode(REQUEST_ID).ok()?, version);
-            let error = Request::decode(&request).err()?;
-            (ServiceCode::BadMessage as u16, error.to_string(), version)
-        } else {
-            let error = self.check_format(&name, replica).err()?;
-            (error.code(), pmof_mem::causes(&error).to_string(), CONTROL_VERSION)
+        let (code, text, version) = match self {
+            Self::Messages(_) if self.is_served() => return None,
+            Self::Messages(version) => {
+                // To the target its own version is right, and this one is another.
+                let error = Request::decode(&of_version(open.encode(head).ok()?, version)).err()?;
+                (ServiceCode::BadMessage as u16, error.to_string(), version)
+            }
+            Self::Here | Self::Format(_) | Self::Features(_) => {
+                let error = self.check_format(&name, replica).err()?;
+                (error.code(), pmof_mem::causes(&error).to_string(), agreed.number())
+            }
         };
-        let reply = Reply::Refused { code, text }.encode(REQUEST_ID).ok()?;
-        Some(of_version(reply, version))
+        Some(of_version(Reply::Refused { code, text }.encode(head).ok()?, version))
     }
 }
 
-/// What a writer makes of such an answer: whether it goes on without the member, as `Opening::leave_out` does.
+/// What a writer hears where `reply` is sent to its request with this head.
+pub(super) fn hear_reply(head: MessageHead, reply: &Reply) -> Result<Reply, ReplicaError> {
+    read_reply(&reply.encode(head)?, head.version)
+}
+
+/// What a writer makes of such an error: whether it goes on without the member, as an opening does.
 ///
 /// # Errors
-/// It is not told of this version.
-pub(super) fn is_left_out(version: Version, reply: &[u8]) -> Result<bool, String> {
-    let Err(error) = read_reply(reply) else { return Err(format!("a target of {version:?} serves")) };
-    let is_told = match (&error, version) {
+/// It does not name this version.
+pub(super) fn is_left_out(version: Version, error: &ReplicaError) -> Result<bool, String> {
+    let is_told = match (error, version) {
         (ReplicaError::Control(ControlError::UnsupportedVersion { found, .. }), Version::Messages(version)) => {
             *found == version
+        }
+        (ReplicaError::Control(ControlError::NoCommonVersion { target }), Version::Messages(version)) => {
+            target.newest == version
         }
         (ReplicaError::Refused { refusal: PoolRefusal::OldFormat, .. }, Version::Format(2)) => true,
         (ReplicaError::Refused { refusal: PoolRefusal::NotAUsablePool, text }, Version::Format(major)) => {

@@ -7,7 +7,7 @@ use std::{
     task::Poll,
 };
 
-use pmof_control::{Claim, OpenFor, PoolState, Reply, Request, Role, Roster, RosterMember};
+use pmof_control::{Claim, OpenFor, PoolState, Reply, Request, Role, Roster, RosterMember, SettledVersion};
 
 use super::{
     areas::Areas,
@@ -38,6 +38,8 @@ pub(super) struct Connection {
     restored_times: u64,
     /// What has come of a roster in parts.
     pub(super) roster_parts: Vec<u8>,
+    /// The version of its requests, at the target.
+    pub(super) version: SettledVersion,
     /// The next control message arrives twice.
     pub(super) duplicates: bool,
 }
@@ -214,6 +216,7 @@ impl World {
             replies,
             restored_times: self.targets[target].restored_times,
             roster_parts: Vec::new(),
+            version: SettledVersion::default(),
             duplicates: false,
         });
         self.live.push(self.connections.len() - 1);
@@ -321,9 +324,9 @@ impl World {
                 self.note(|| {
                     let answer = match &answer {
                         Some(Answer::Opened(replica) | Answer::Info { replica, .. }) => brief(&replica.state),
-                        Some(Answer::Encoded(reply)) => match crate::target::read_reply(reply) {
-                            Ok(Reply::Opened { state, .. }) => brief(&state),
-                            Ok(Reply::Info(info)) => brief(&info.state),
+                        Some(Answer::Encoded(reply)) => match Reply::decode(reply) {
+                            Ok((_, Reply::Opened { state, .. })) => brief(&state),
+                            Ok((_, Reply::Info(info))) => brief(&info.state),
                             reply => format!("{reply:?}"),
                         },
                         other => format!("{other:?}"),

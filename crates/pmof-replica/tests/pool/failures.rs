@@ -10,7 +10,7 @@ use std::{
 };
 
 use pmof_access::{Durability, OperationError, RemoteRegion};
-use pmof_control::{Claim, NewPool, OpenFor, PoolName, PoolRefusal, Reply, Request};
+use pmof_control::{Claim, MessageHead, NewPool, OpenFor, PoolName, PoolRefusal, Reply, Request};
 use pmof_mem::causes;
 use pmof_replica::{Acknowledge, PersistFailure, Pool, PoolError, ReplicaError};
 use pmof_target::{Service, ServiceOptions};
@@ -279,7 +279,7 @@ fn whoever_comes_waits_a_moment_for_a_writer_that_goes() {
 fn nonsense_is_refused_and_the_connection_goes_on() {
     let target = Target::start();
     let initiator = RawInitiator::connect(&target.address());
-    let mut newer = Request::Close { in_order: true }.encode(7).expect("fits");
+    let mut newer = Request::Close { in_order: true }.encode(MessageHead::newest(7)).expect("fits");
     newer[0] = 9;
     for message in [&b"hello"[..], &newer] {
         assert!(matches!(initiator.ask_bytes(message), Reply::Refused { code: 256, .. }));
@@ -473,7 +473,7 @@ fn work_on_a_set_is_told_of() {
         (Request::RemoveSet { name: set(), force: true, set_file: false }, true),
         (Request::List { after: None }, false),
     ] {
-        initiator.connection.send(&request.encode(7).expect("fits")).expect("posted");
+        initiator.connection.send(&request.encode(MessageHead::newest(7)).expect("fits")).expect("posted");
         let mut reply = initiator.next_message();
         assert_eq!(reply == Reply::Working, is_told_of, "{request:?}");
         while reply == Reply::Working {

@@ -67,9 +67,9 @@ fn twist(lies: Lies, flushes: &Mutex<HashSet<u64>>, frame: &mut Frame, payload: 
         (lies.of_flushes)(frame);
     }
     if frame.opcode == Opcode::Send {
-        let (number, mut reply) = Reply::decode(payload).unwrap();
+        let (head, mut reply) = Reply::decode(payload).unwrap();
         (lies.of_service)(&mut reply);
-        *payload = reply.encode(number).unwrap();
+        *payload = reply.encode(head).unwrap();
         frame.length = payload.len() as u64;
     }
 }

@@ -41,4 +41,5 @@ mod takeover;
 mod transports;
 mod unfinished;
 mod unpublished;
+mod versions;
 mod witnesses;

@@ -9,7 +9,7 @@ use std::{
 };
 
 use pmof_access::{Access, Address, CompletionQueue, Connection, Durability, Outcome, Peer, Region};
-use pmof_control::{HEADER_BYTES, Header, MAX_MESSAGE_BYTES, PoolRefusal, Reply, Request};
+use pmof_control::{HEADER_BYTES, Header, MAX_MESSAGE_BYTES, MessageHead, PoolRefusal, Reply, Request};
 use pmof_replica::{Event, Events, Pool, PoolError, PoolOptions, ReplicaError, ReplicaPlace};
 use pmof_target::{Service, ServiceOptions};
 use tempfile::TempDir;
@@ -223,7 +223,7 @@ impl RawInitiator {
     }
 
     pub(crate) fn ask(&self, request: &Request) -> Reply {
-        self.ask_bytes(&request.encode(7).expect("fits"))
+        self.ask_bytes(&request.encode(MessageHead::newest(7)).expect("fits"))
     }
 
     pub(crate) fn ask_bytes(&self, message: &[u8]) -> Reply {
@@ -238,11 +238,15 @@ impl RawInitiator {
 
     /// What the target says next.
     pub(crate) fn next_message(&self) -> Reply {
+        self.next_with_head().1
+    }
+
+    pub(crate) fn next_with_head(&self) -> (MessageHead, Reply) {
         let ticket = self.connection.receive(self.reply.slice(..).expect("all"), 0).expect("posted");
         let done = self.queue.wait_for(self.connection.id(), ticket, LONG).expect("in time");
         let Ok(Outcome::Received { len_bytes, .. }) = done.outcome else { panic!("no answer: {done:?}") };
         let mut bytes = vec![0; len_bytes as usize];
         self.reply.read(0, &mut bytes).expect("inside");
-        Reply::decode(&bytes).expect("a reply").1
+        Reply::decode(&bytes).expect("a reply")
     }
 }

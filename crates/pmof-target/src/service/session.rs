@@ -7,12 +7,12 @@ use std::{
 };
 
 use pmof_access::{
-    Access, Completion, ConnectError, Connection, OperationKind, Outcome, Peer, PeerProcess, PostError, Region,
-    RegisterError, Ticket, Transport,
+    AcceptOptions, Access, Completion, ConnectError, Connection, OperationKind, Outcome, Peer, PeerProcess, PostError,
+    Region, RegisterError, Ticket, Transport,
 };
 use pmof_control::{
     DATA_RANGES_MAX, FailureDomain, InitiatorProcess, MAX_MESSAGE_BYTES, OpenFor, Reply, Request, ServiceCode,
-    TargetStatus,
+    SettledVersion, SpokenVersions, TargetStatus,
 };
 use pmof_mem::{HandOut, causes};
 use pmof_pool::Attributes;
@@ -49,6 +49,7 @@ pub(super) struct Session {
     initiator: Option<InitiatorProcess>,
     /// Where the next request arrives.
     request: Region,
+    version: SettledVersion,
     open: Option<Open>,
     /// A set whose parts are about to go.
     removal: Option<SetRemoval>,
@@ -160,6 +161,7 @@ impl Session {
             process,
             connection: Arc::new(connection),
             request,
+            version: SettledVersion::default(),
             open: None,
             removal: None,
             authentication,
@@ -255,7 +257,7 @@ impl Session {
         }
         let mut message = vec![0; *len_bytes as usize];
         self.request.read(0, &mut message).ok()?;
-        let Ok((_, Request::Digest { offset, len_bytes, block_bytes })) = Request::decode(&message) else {
+        let Ok((_, Request::Digest { offset, len_bytes, block_bytes })) = self.version.decode(&message) else {
             return None;
         };
         self.bytes().ok()?.digest(offset, len_bytes, block_bytes).ok()
@@ -286,20 +288,19 @@ impl Session {
         if self.request.read(0, &mut message).is_err() {
             return ControlFlow::Break(());
         }
-        let (request_id, reply) = match Request::decode(&message) {
-            Ok((request_id, request)) if self.is_told_of(&request) => {
-                let (connection, message) = (Arc::clone(&self.connection), Reply::Working.encode(request_id));
+        let request = self.version.decode(&message);
+        let head = self.version.settle(&request);
+        let reply = match request {
+            Ok((_, request)) if self.is_told_of(&request) => {
+                let (connection, message) = (Arc::clone(&self.connection), Reply::Working.encode(head));
                 // An initiator that is gone is found when it is answered.
                 let tell = || drop(message.as_ref().map(|message| connection.send(message)));
-                (request_id, working::tell_while(&tell, working::INTERVAL, || self.answer(host, request)))
+                working::tell_while(&tell, working::INTERVAL, || self.answer(host, request))
             }
-            Ok((request_id, request)) => (request_id, self.answer(host, request)),
-            Err(error) => {
-                let code = ServiceCode::BadMessage as u16;
-                (error.request_id().unwrap_or(0), Reply::Refused { code, text: causes(&error).to_string() })
-            }
+            Ok((_, request)) => self.answer(host, request),
+            Err(error) => Reply::Refused { code: ServiceCode::BadMessage as u16, text: causes(&error).to_string() },
         };
-        let sent = reply.encode(request_id).map(|bytes| self.connection.send(&bytes));
+        let sent = reply.encode(head).map(|bytes| self.connection.send(&bytes));
         match sent {
             Ok(Ok(ticket)) => {
                 self.answering = Some(ticket);
@@ -550,6 +551,11 @@ impl Session {
     }
 }
 
+/// How a connection is accepted: its initiator learns which versions of the control messages it can choose from.
+pub(super) fn accept_options(loss_timeout: Duration) -> AcceptOptions {
+    AcceptOptions::default().loss_timeout(loss_timeout).private_data(SpokenVersions::OURS.encode())
+}
+
 /// That the file of a pool, which is open for writing, is gone: its writer is not lost when its connection ends.
 pub(super) fn note_lost_file(host: &impl Host, lease: &Lease) {
     if !lease.has_lost_file.swap(true, Ordering::Relaxed) {
@@ -608,6 +614,8 @@ fn rights(access: OpenFor) -> Access {
 
 #[cfg(test)]
 mod tests {
+    use pmof_control::MessageHead;
+
     use super::*;
 
     #[test]
@@ -617,7 +625,7 @@ mod tests {
         let (mut told, mut at, mut pages) = (Vec::new(), 0, 0);
         while at < len_bytes {
             let Reply::Headerless { ranges, end } = headerless_page(parts.clone(), at, len_bytes) else { panic!() };
-            assert!(Reply::Headerless { ranges: ranges.clone(), end }.encode(1).is_ok());
+            assert!(Reply::Headerless { ranges: ranges.clone(), end }.encode(MessageHead::newest(1)).is_ok());
             told.extend(ranges);
             (at, pages) = (end, pages + 1);
         }

@@ -11,7 +11,7 @@ use pmof::{
     },
     control::PoolName,
 };
-use pmof_control::{MAX_MESSAGE_BYTES, OpenFor, Reply, Request};
+use pmof_control::{MAX_MESSAGE_BYTES, MessageHead, OpenFor, Reply, Request, SpokenVersions};
 
 use super::{Engine, Reached};
 use crate::bench::pattern::{Kind, Post, Shape};
@@ -213,7 +213,8 @@ fn open_pool(peer: &Peer, connection: &Connection, name: &str, require: Durabili
 fn ask(peer: &Peer, connection: &Connection, request: &Request) -> Result<Reply> {
     let answer = peer.allocate(MAX_MESSAGE_BYTES as u64, Access::empty())?;
     let ticket = connection.receive(answer.slice(..)?, 0)?;
-    connection.batch().signal(Signal::OnError).send(&request.encode(1)?)?;
+    let version = SpokenVersions::decode(connection.private_data())?.common()?;
+    connection.batch().signal(Signal::OnError).send(&request.encode(MessageHead { version, request_id: 1 })?)?;
     let done = connection.queue().wait_for(connection.id(), ticket, ANSWER_LIMIT);
     let outcome = done.context("the target does not answer")?.outcome?;
     let Outcome::Received { len_bytes, .. } = outcome else { bail!("a receive gave {outcome:?}") };
