@@ -415,13 +415,18 @@ impl Changer<'_> {
         site.ask(&Request::Remove { name, meant: Some(meant) }).map(drop).map_err(not_made)
     }
 
-    /// Gives a new replica its place, in which it is no member yet. Nobody brings it in before it is one.
+    /// Gives a new replica its place, in which it is no member yet. Nobody brings it in before it is one. Where its address was named and nothing was
+    /// found there, it is not looked for at that place any more.
     fn admit(&self, made: &Made) -> Result<usize, ChangeError> {
         let free = self.returns.add_place(&made.url);
         let mut guard = self.returns.hold_all(self.shared).map_err(|_| PoolError::Closed)?;
         let open = guard.as_ref().ok_or(PoolError::Closed)?;
-        let position = self.epochs.add_place(free, made.of_roster.index, &made.member);
         let mut members = open.members.clone();
+        for (at, nobody) in self.never_found(open, made) {
+            self.epochs.remove_place(at, &nobody);
+            members[at] = nobody;
+        }
+        let position = self.epochs.add_place(free, made.of_roster.index, &made.member);
         match members.get_mut(position) {
             Some(place) => *place = Arc::clone(&made.member),
             None => members.push(Arc::clone(&made.member)),
@@ -438,6 +443,17 @@ impl Changer<'_> {
         drop(guard);
         Returns::start(&self.pool.0);
         Ok(position)
+    }
+
+    /// The places of replicas that are looked for at the address of a new one, and what takes them.
+    fn never_found(&self, open: &Open, made: &Made) -> Vec<(usize, Arc<dyn Member>)> {
+        let epochs = self.epochs.lock();
+        let is_there = |at: usize, member: &dyn Member| {
+            let is_lost = member.state().is_lost() && epochs.view().index(at).is_none();
+            is_lost && member.standing().place.url() == Some(&*made.url)
+        };
+        let found = open.members.iter().enumerate().filter(|(at, member)| is_there(*at, &***member));
+        found.map(|(at, member)| (at, nobody(&member.standing().place, made.of_roster.index))).collect()
     }
 
     fn remove(&self, wanted: &str) -> Result<(), ChangeError> {
@@ -521,9 +537,7 @@ impl Changer<'_> {
 impl Open {
     /// The members with nobody in one's place, and what the others still lack.
     fn without(&self, position: usize, index: u16) -> (Vec<Arc<dyn Member>>, CatchingUp) {
-        let place: Arc<ReplicaPlace> = Arc::clone(&self.members[position].standing().place);
-        let why = Arc::new(ReplicaError::NotAMember { index });
-        let absent: Arc<dyn Member> = Arc::new(AbsentMember::new(place, why));
+        let absent = nobody(&self.members[position].standing().place, index);
         if let Some(epochs) = &self.epochs {
             epochs.remove_place(position, &absent);
         }
@@ -538,6 +552,11 @@ impl Open {
         part_with(&*self.members[position], index);
         (self.members, self.catching_up) = self.without(position, index);
     }
+}
+
+/// What has the place of one that is no member.
+fn nobody(place: &Arc<ReplicaPlace>, index: u16) -> Arc<dyn Member> {
+    Arc::new(AbsentMember::new(Arc::clone(place), Arc::new(ReplicaError::NotAMember { index })))
 }
 
 /// Has the target of a replica that is no member close it.

@@ -79,6 +79,8 @@ pub(super) enum Fault {
     OpenedByReplicaAndWitness,
     OpenedByFollowedAddress,
     NonMemberLeftOut,
+    /// A replica was made where none had been found, and that place is looked after no more.
+    NeverFoundForgotten,
     LeftoverTakenAway,
     SecondOperatorRefused,
     WitnessBack,

@@ -334,6 +334,7 @@ impl Session {
         self.attended.borrow_mut().push(true);
         let position = {
             let _guard = self.view_lock.lock().await;
+            self.forget_never_found(made.member.target);
             self.members.borrow_mut().push(Rc::clone(&made.member));
             self.changes.set(self.changes.get() + 1);
             self.view.borrow_mut().add_place(made.of_roster.index);
@@ -343,6 +344,23 @@ impl Session {
         let members = open.members.iter().chain([&made.member]).cloned().collect();
         *self.open.borrow_mut() = Rc::new(Open { members, ..Open::clone(&open) });
         Some(position)
+    }
+
+    /// As `Changer::never_found`.
+    fn forget_never_found(&self, target: usize) {
+        let open = Rc::clone(&self.open.borrow());
+        let mut members = open.members.clone();
+        for (at, member) in open.members.iter().enumerate() {
+            let is_lost = member.state().is_lost() && self.view.borrow().index(at).is_none();
+            if is_lost && member.target == target {
+                members[at] = Rc::new(Member::none(target));
+                self.members.borrow_mut()[at] = Rc::clone(&members[at]);
+                self.membership.borrow_mut().remove_place(at);
+                self.view.borrow_mut().remove_place(at);
+                self.world.borrow_mut().count(Fault::NeverFoundForgotten);
+            }
+        }
+        *self.open.borrow_mut() = Rc::new(Open { members, ..Open::clone(&open) });
     }
 
     /// As `Pool::remove`. Whether it is gone, or may be.

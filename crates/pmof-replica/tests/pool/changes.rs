@@ -94,6 +94,23 @@ fn a_member_is_added_while_the_pool_is_written_and_counts_from_then_on() {
     assert_eq!(read(&pool, 0, 4), b"four");
 }
 
+/// Of an address that was named, and where nothing was, only the member is left that is made there: it is not looked for at two places, of which
+/// one would take it from the other again and again.
+#[test]
+fn a_member_made_where_none_was_found() {
+    let three: [Target; 3] = fixed();
+    options(urls(&three[..2])).create(POOL_BYTES).unwrap().close().unwrap();
+    let pool = options(urls(&three)).open().unwrap();
+    assert_eq!(pool.left_out().len(), 1, "{:?}", pool.left_out());
+    let mut events = pool.events();
+    pool.add(&three[2].url("orders")).unwrap();
+    wait_for(&mut events, |event| matches!(event, Event::InSync { .. }));
+    wait_whole(&pool, 3);
+    let receipt = pool.persist(0, b"on all").unwrap();
+    assert_eq!((receipt.replicas.len(), receipt.missing.len(), receipt.replica_count), (3, 0, 3), "{receipt:?}");
+    pool.close().unwrap();
+}
+
 #[test]
 fn a_pool_of_one_grows() {
     let mut three: [Target; 3] = fixed();
