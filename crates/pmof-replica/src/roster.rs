@@ -6,7 +6,7 @@ use pmof_replication::place;
 
 pub(crate) use pmof_replication::{
     place::{Place, elsewhere, lacks, made, noted, spares_elsewhere},
-    roster::{free_index, newest, settled_behind, with_uncounted},
+    roster::{free_index, newest, settled_behind},
 };
 
 use crate::{PoolUrl, TargetUrl};

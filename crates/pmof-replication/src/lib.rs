@@ -10,6 +10,7 @@ extern crate alloc;
 pub mod catch_up;
 pub mod domain;
 pub mod electorate;
+pub mod epochs;
 pub mod lineage;
 pub mod member_state;
 #[cfg(test)]

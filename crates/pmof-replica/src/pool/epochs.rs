@@ -1,16 +1,22 @@
 //! Who takes part in what: the epochs and marks that native replicas keep in their headers.
 
 use std::{
+    cell::{Cell, RefCell},
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
 use parking_lot::{Mutex, MutexGuard};
-use pmof_control::{OpenFor, PoolState, Reply, Request, Role, Roster, RosterMember};
-use pmof_replication::member_state::{Link, MemberState};
+use pmof_control::{OpenFor, PoolState, Reply, Request, Roster};
+use pmof_replication::{
+    epochs::{self as engine, Driver, Introduced, Introducing, Joining},
+    member_state::{Link, MemberState},
+};
 use rustix::time::{ClockId, clock_gettime};
 use uuid::Uuid;
 
@@ -19,7 +25,7 @@ use crate::{
     lineage::Base,
     member::{Asking, Control, Member},
     membership::Membership,
-    view::{Change, Introduction, Positions, Rule, Step, View},
+    view::{Positions, Rule, View},
 };
 
 use super::{
@@ -50,32 +56,54 @@ pub(super) struct Epochs {
     state: Mutex<State>,
 }
 
-/// An epoch that was announced for a member to join by.
-#[derive(Debug)]
-pub(super) struct Joining {
-    change: Change,
-    /// [`State::changes`] since then.
-    changes: u64,
-    /// What the member was told.
-    mark: Request,
-}
-
 /// What changes of the epochs of an open pool. Whoever holds it keeps all others from changing it.
 #[derive(Debug)]
 pub(super) struct State {
     /// All members of the pool as it is now, those that are out of use too.
     members: Vec<Arc<dyn Member>>,
-    view: View,
-    membership: Membership,
+    /// What the engine knows of them.
+    known: engine::Epochs,
     /// Members that have no data, where no roster tells.
     witness_count: usize,
-    /// Epochs that were announced, and members that were introduced: each undoes an announcement before it.
-    changes: u64,
     terms: AckTerms,
     /// The opening has made the members equal.
     is_opened: bool,
-    /// The pool is being closed: who is acknowledged since has what it wrote on replicas that were closed in order, or that failed.
-    has_ended: bool,
+}
+
+/// A state that this thread has locked, as the engine drives it: it tells the members and waits for them.
+struct Locked<'s> {
+    state: RefCell<&'s mut State>,
+    current: &'s AtomicU64,
+}
+
+impl Driver for Locked<'_> {
+    fn with<T>(&self, look: impl FnOnce(&mut engine::Epochs) -> T) -> T {
+        look(&mut self.state.borrow_mut().known)
+    }
+
+    fn positions(&self, is: impl Fn(MemberState) -> bool) -> Positions {
+        positions(&self.state.borrow().members, is)
+    }
+
+    async fn tell(&self, asked: Positions, request: &Request, expected: &Reply) -> Positions {
+        self.state.borrow().tell(asked, request, expected)
+    }
+
+    fn fresh_name(&self) -> Uuid {
+        Uuid::new_v4()
+    }
+
+    fn note_current(&self, current: Positions) {
+        self.current.store(current, Ordering::Release);
+    }
+}
+
+/// The outcome of a step whose driver blocks instead of waiting.
+fn done<T>(step: impl Future<Output = T>) -> T {
+    match pin!(step).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(outcome) => outcome,
+        Poll::Pending => unreachable!("a driver that blocks is never waited for"),
+    }
 }
 
 impl Epochs {
@@ -89,17 +117,9 @@ impl Epochs {
     ) -> Self {
         let in_use = positions(&members, MemberState::is_in_sync);
         let view = View::new(rule, indexes, base, mark, in_use);
-        let state = State {
-            members,
-            view,
-            membership: Membership::default(),
-            witness_count: 0,
-            changes: 0,
-            terms,
-            is_opened: false,
-            has_ended: false,
-        };
-        let count = AtomicUsize::new(state.view.counts().0);
+        let known = engine::Epochs::new(view, Membership::default());
+        let count = AtomicUsize::new(known.view.counts().0);
+        let state = State { members, known, witness_count: 0, terms, is_opened: false };
         let (marked_at, current, forgone) = (AtomicU64::new(0), AtomicU64::new(in_use), AtomicUsize::new(0));
         Self { marked_at, current, count, forgone, state: Mutex::new(state) }
     }
@@ -111,16 +131,22 @@ impl Epochs {
             return true;
         }
         let mut state = self.state.lock();
-        if state.has_ended {
-            return state.in_use() == self.current.load(Ordering::Acquire);
-        }
-        // Those that are left behind are so before the mark is raised: it tells how far they came.
-        let is_settled = state.view.is_settled(state.in_use()) || self.begin_in(&mut state);
-        if !is_settled || !self.is_due() {
-            return is_settled;
-        }
-        self.raise_mark(&mut state);
-        state.in_use() == self.current.load(Ordering::Acquire) || self.begin_in(&mut state)
+        let began = Cell::new(0);
+        let is_due = || {
+            began.set(now());
+            self.is_due()
+        };
+        // Not before it was told: others that are to be acknowledged wait for it.
+        let note_marked = || self.marked_at.store(began.get(), Ordering::Release);
+        self.run(&mut state, |driver| done(engine::acknowledge(driver, is_due, note_marked)))
+    }
+
+    /// Runs a step of the engine on a state that the caller has locked.
+    fn run<T>(&self, state: &mut State, step: impl FnOnce(&Locked<'_>) -> T) -> T {
+        let driver = Locked { state: RefCell::new(state), current: &self.current };
+        let outcome = step(&driver);
+        self.note_counts(driver.state.into_inner());
+        outcome
     }
 
     /// So many of the members have no data, as whoever opened the pool has found.
@@ -131,13 +157,14 @@ impl Epochs {
     }
 
     fn note_counts(&self, state: &State) {
-        self.count.store(state.data_count(), Ordering::Release);
-        self.forgone.store(state.membership.roster().map_or(0, Roster::forgone_count), Ordering::Release);
+        self.count.store(state.known.data_count(state.witness_count), Ordering::Release);
+        let roster = state.known.membership.roster();
+        self.forgone.store(roster.map_or(0, Roster::forgone_count), Ordering::Release);
     }
 
     /// The pool was made just now.
     pub(super) fn note_made(&self) {
-        self.state.lock().view.note_made();
+        self.state.lock().known.view.note_made();
     }
 
     /// Gives the members in use an epoch of their own, durably. One that does not take it is lost. False: too few were left.
@@ -145,29 +172,9 @@ impl Epochs {
         self.begin_in(&mut self.state.lock())
     }
 
-    /// The same, by whoever has [locked](Self::lock) the state.
+    /// The same, on a state that the caller has [locked](Self::lock).
     pub(super) fn begin_in(&self, state: &mut State) -> bool {
-        self.go_on(state, Change::default())
-    }
-
-    fn go_on(&self, state: &mut State, mut change: Change) -> bool {
-        state.changes += 1;
-        loop {
-            let informed = state.informed();
-            let in_use = state.in_use();
-            let step = state.view.step(&mut change, informed, in_use, Uuid::new_v4());
-            self.current.store(state.view.current(), Ordering::Release);
-            match step {
-                Step::TellAll(question) => _ = state.tell(informed, &question.0, &question.1),
-                Step::Done(is_done) => {
-                    if is_done {
-                        state.settle_members();
-                        self.note_counts(state);
-                    }
-                    return is_done;
-                }
-            }
-        }
+        self.run(state, |driver| done(engine::begin(driver)))
     }
 
     /// Whether the members in use have an epoch without the others, which they are given if they have not.
@@ -187,37 +194,24 @@ impl Epochs {
         member: &Arc<dyn Member>,
     ) -> bool {
         let Some(control) = member.control() else { return false };
-        let (mut told, mut given) = (None, None);
+        let mut so_far = Introduced::default();
         loop {
             let to_tell = {
                 let mut state = self.state.lock();
-                // It may have been removed since it was looked up.
-                if state.has_ended || !known.is_none_or(|uuid| state.membership.may_return(index, uuid)) {
-                    return false;
-                }
-                if given.as_ref() != state.membership.roster() {
-                    given = state.membership.roster().cloned();
-                    drop(state);
-                    // First: what it says of epochs counts for the members that it names.
-                    if !given.as_ref().is_none_or(|roster| give_roster(control, roster)) {
-                        return false;
-                    }
-                    continue;
-                }
-                let is_told = told.is_some() && told == state.view.epoch();
-                match state.view.introduction(index, found) {
-                    None => return false,
-                    Some(Introduction::Tell(to_tell)) if !is_told => {
-                        told = state.view.epoch();
-                        to_tell
-                    }
-                    introduction => {
+                match state.known.introduce(position, (index, known, found), &mut so_far) {
+                    Introducing::Refused => return false,
+                    Introducing::Placed { needs_change } => {
                         state.members[position] = Arc::clone(member);
-                        state.membership.note_kept(1 << position);
-                        state.changes += 1;
-                        state.view.identify(position, index);
-                        return !matches!(introduction, Some(Introduction::ByChange)) || self.begin_in(&mut state);
+                        return !needs_change || self.begin_in(&mut state);
                     }
+                    Introducing::Give(roster) => {
+                        drop(state);
+                        if !give_roster(control, &roster) {
+                            return false;
+                        }
+                        continue;
+                    }
+                    Introducing::Tell(to_tell) => to_tell,
                 }
             };
             if !to_tell.iter().all(|(request, expected)| control.ask_for(request, expected).is_ok()) {
@@ -230,7 +224,7 @@ impl Epochs {
     pub(super) fn replace(&self, position: usize, member: &Arc<dyn Member>) {
         let mut state = self.state.lock();
         state.members[position] = Arc::clone(member);
-        state.membership.note_replaced(position);
+        state.known.membership.note_replaced(position);
     }
 
     /// Tells all of an epoch in which a member takes part that is about to join, and that member the mark. Until it has [joined](Self::join),
@@ -244,41 +238,32 @@ impl Epochs {
         limit: Option<Duration>,
     ) -> Result<Joining, Halt> {
         let mut state = self.state.lock();
-        if state.has_ended {
+        if state.known.has_ended {
             return Err(Halt::Ended);
         }
-        let mark = state.view.mark();
+        let mark = state.known.view.mark();
         // Before it is a member: one with an older mark would pass for an older copy.
         ask_within(control, &mark, &Reply::Marked, limit)?;
-        state.view.note_marked(position, &mark);
-        state.changes += 1;
-        let (mut change, changes) = (Change::default(), state.changes);
-        let informed = state.informed();
-        let in_use = state.in_use() | 1 << position;
-        match state.view.announce(&mut change, informed, in_use, Uuid::new_v4()) {
-            Step::TellAll(question) => _ = state.tell(informed, &question.0, &question.1),
-            Step::Done(_) => return Err(Halt::Later),
-        }
-        Ok(Joining { change, changes, mark })
+        let joining = self.run(&mut state, |driver| done(engine::announce_with(driver, position, mark)));
+        joining.ok_or(Halt::Later)
     }
 
     /// Confirms the epoch that was announced, while nobody posts; where another was announced since, or a member was lost or came back, begins one
     /// anew. From then on the member counts. `limit`: how long its answer may take.
     pub(super) fn join(&self, joining: &Joining, member: &dyn Member, limit: Option<Duration>) -> Result<(), Halt> {
         let mut state = self.state.lock();
-        if state.has_ended {
+        if state.known.has_ended {
             return Err(Halt::Ended);
         }
-        let mark = state.view.mark();
-        if mark != joining.mark {
+        let mark = state.known.view.mark();
+        if joining.lacks(&mark) {
             ask_within(member.control().ok_or(Halt::Later)?, &mark, &Reply::Marked, limit)?;
         }
         let caught_up = member.standing().has_caught_up();
         if caught_up.is_behind() {
             return Err(not_joined(caught_up));
         }
-        let change = if state.changes == joining.changes { joining.change } else { Change::default() };
-        let _ = self.go_on(&mut state, change);
+        self.run(&mut state, |driver| done(engine::join(driver, joining)));
         let joined = member.state();
         if joined.is_in_sync() { Ok(()) } else { Err(not_joined(joined)) }
     }
@@ -298,7 +283,7 @@ impl Epochs {
         let mut state = self.state.lock();
         let is_settled = state.in_use() == self.current.load(Ordering::Acquire);
         let is_settled = is_settled || (access == OpenFor::Write && self.begin_in(&mut state));
-        state.has_ended = true;
+        state.known.has_ended = true;
         is_settled
     }
 
@@ -306,21 +291,20 @@ impl Epochs {
     pub(super) fn note_equal(&self) {
         let mut state = self.state.lock();
         let in_use = state.in_use();
-        state.view.note_equal(in_use);
+        state.known.view.note_equal(in_use);
         state.is_opened = true;
     }
 
     /// Tells the mark as it is.
     pub(super) fn tell_mark(&self) {
-        let state = self.state.lock();
-        state.tell(state.in_use(), &state.view.mark(), &Reply::Marked);
+        self.run(&mut self.state.lock(), |driver| done(engine::tell_mark(driver)));
     }
 
     /// Tells the mark to a member that knows that it is behind: it then tells an older copy of another, and of itself, from the replica.
     pub(super) fn mark_behind(&self, position: usize, control: &Control) -> Result<(), Arc<ReplicaError>> {
-        let mark = self.state.lock().view.mark();
+        let mark = self.state.lock().known.view.mark();
         control.ask_for(&mark, &Reply::Marked)?;
-        self.state.lock().view.note_marked(position, &mark);
+        self.state.lock().known.view.note_marked(position, &mark);
         Ok(())
     }
 
@@ -328,10 +312,13 @@ impl Epochs {
     /// being closed.
     pub(super) fn date_copies(&self) -> bool {
         let mut state = self.state.lock();
-        if !state.has_ended {
-            self.raise_mark(&mut state);
+        if state.known.has_ended {
+            return false;
         }
-        !state.has_ended
+        let began = now();
+        self.run(&mut state, |driver| done(engine::raise_mark(driver)));
+        self.marked_at.store(began, Ordering::Release);
+        true
     }
 
     /// Members that the pool has and that have its data.
@@ -348,8 +335,8 @@ impl Epochs {
     /// all are.
     pub(super) fn is_of_member(&self, position: usize, url: Option<&PoolUrl>) -> bool {
         let state = self.state.lock();
-        let Some(roster) = state.membership.settled(&state.view) else { return true };
-        let is_found = state.view.index(position).is_some_and(|index| roster.member(index).is_some());
+        let Some(roster) = state.known.membership.settled(&state.known.view) else { return true };
+        let is_found = state.known.view.index(position).is_some_and(|index| roster.member(index).is_some());
         is_found
             || roster
                 .counted()
@@ -365,7 +352,7 @@ impl Epochs {
     /// posted until a quorum knows that they are behind.
     pub(super) fn tell_counted(&self, request: &Request, expected: &Reply) {
         let state = self.state.lock();
-        let current = match state.view.current() {
+        let current = match state.known.view.current() {
             0 => Positions::MAX,
             current => current,
         };
@@ -382,53 +369,23 @@ impl Epochs {
         let marked_at = self.marked_at.load(Ordering::Acquire);
         marked_at == 0 || now().saturating_sub(marked_at) >= MARK_INTERVAL.as_nanos() as u64
     }
-
-    /// Raises the mark on all members in use, durably: after the flush and before the persist is acknowledged, so that a copy
-    /// made an interval before the acknowledgement lacks the mark. The target takes the occasion to see that the file still has its name. Witnesses keep it, too: an
-    /// older copy of the only replica in sync is told by them.
-    fn raise_mark(&self, state: &mut State) {
-        let now = now();
-        let request = state.view.raise_mark();
-        let in_use = state.in_use();
-        let witnesses = if in_use == 0 { 0 } else { state.connected_witnesses() };
-        state.tell(in_use | witnesses, &request, &Reply::Marked);
-        // Not before: others that are to be acknowledged wait for it.
-        self.marked_at.store(now, Ordering::Release);
-    }
 }
 
 impl State {
     pub(super) fn view(&self) -> &View {
-        &self.view
+        &self.known.view
     }
 
     pub(super) fn has_ended(&self) -> bool {
-        self.has_ended
-    }
-
-    /// Members that are told of an epoch: all that are connected, or all but those that are too slow where the others are enough.
-    fn connected(&self) -> Positions {
-        let prompt = self.prompt();
-        if self.view.is_quorum(prompt) { prompt } else { positions(&self.members, MemberState::is_connected) }
+        self.known.has_ended
     }
 
     fn prompt(&self) -> Positions {
         positions(&self.members, MemberState::is_prompt)
     }
 
-    fn connected_witnesses(&self) -> Positions {
-        positions(&self.members, |state| state.is_witness() && state.is_well()) & !self.membership.leaving()
-    }
-
-    /// Members that the pool has and that have its data: as they were, while a change is under way.
-    fn data_count(&self) -> usize {
-        let is_witness = |member: &&RosterMember| member.role == Role::Witness;
-        let in_roster = |roster: &Roster| roster.settled(|_| false).members.iter().filter(is_witness).count();
-        self.view.counts().0.saturating_sub(self.membership.roster().map_or(self.witness_count, in_roster))
-    }
-
     fn in_use(&self) -> Positions {
-        positions(&self.members, MemberState::is_in_sync) & !self.membership.leaving()
+        positions(&self.members, MemberState::is_in_sync) & !self.known.membership.leaving()
     }
 
     /// Whether the pool may go on without members that are too slow.
@@ -438,7 +395,7 @@ impl State {
         let left = self.members.iter().enumerate().filter(|(position, _)| in_use & (1 << position) != 0);
         let are_met = || self.terms.are_met(left.map(|(_, member)| member.standing().domain()));
         let are_met = self.in_use() == in_use || are_met();
-        are_met && self.view.may_go_on_with(prompt, in_use)
+        are_met && self.known.view.may_go_on_with(prompt, in_use)
     }
 
     /// Leaves members behind that others do not wait for any more, if the others are enough. Who has to know of it is not told yet.

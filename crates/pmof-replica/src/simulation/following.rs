@@ -15,7 +15,7 @@ use super::{
     attached::{Attached, Cut},
     faults::Fault,
     plan::{Control, PAGES},
-    session::{Member, Session, ask, bytes_of, fail, read, tell},
+    session::{Member, Session, ask, bytes_of, fail, give_roster, read, tell_all},
     target::{Answer, Message},
     tasks::sleep,
     truth::Page,
@@ -115,7 +115,7 @@ struct Sending<'s> {
 impl Session {
     /// As `Shared::start_followers`.
     pub(super) fn start_followers(self: &Rc<Self>) {
-        let members = self.membership.borrow().settled(&self.view.borrow()).map(|roster| roster.members);
+        let members = self.membership().settled(&self.view()).map(|roster| roster.members);
         let asynchronous = members.into_iter().flatten().filter(|member| member.role == Role::Asynchronous);
         for of_roster in asynchronous {
             let world = self.world.borrow();
@@ -286,7 +286,7 @@ impl Session {
             return Err(Stop::Rejected);
         }
         let own = following.epoch.get().filter(|epoch| *epoch == replica.state.epoch.id);
-        let claim = own.or_else(|| self.view.borrow().epoch()).map_or(Claim::None, Claim::Own);
+        let claim = own.or_else(|| self.view().epoch()).map_or(Claim::None, Claim::Own);
         let open = Message::Open { takes_over: own.is_none(), claim };
         let Some(Answer::Opened(replica)) = ask(&self.world, &member, open).await else { return Err(lost()) };
         if !self.is_own(following, &replica.state) {
@@ -303,7 +303,7 @@ impl Session {
 
     /// As `Followers::check_own`.
     fn is_own(&self, following: &Following, state: &PoolState) -> bool {
-        let view = self.view.borrow();
+        let view = self.view();
         let (index, opening) = (following.of_roster.index, view.opening());
         let apart = of_returning(&Found { index, state }, view.line(), opening);
         let is_own = apart.is_none_or(|apart| state.opening <= opening && apart.may_catch_up());
@@ -317,15 +317,17 @@ impl Session {
     async fn tell_asynchronous(&self, member: &Member, index: u16) -> Option<Uuid> {
         let (roster, epoch, introduction): (Option<Roster>, _, _) = {
             let _guard = self.view_lock.lock().await;
-            let mut view = self.view.borrow_mut();
-            (self.membership.borrow().roster().cloned(), view.epoch()?, view.introduction(index, None)?)
+            let known = &mut *self.epochs.borrow_mut();
+            (known.membership.roster().cloned(), known.view.epoch()?, known.view.introduction(index, None)?)
         };
         let Introduction::Tell(to_tell) = introduction else { return None };
-        let keep = roster.map(|roster| Message::Keep(Rc::new(roster)));
-        for message in keep.into_iter().chain(to_tell.into_iter().map(|(request, _)| Message::Tell(request))) {
-            if !tell(&self.world, member, message).await {
+        if let Some(roster) = &roster {
+            if !give_roster(&self.world, member, roster).await {
                 return None;
             }
+        }
+        if !tell_all(&self.world, member, &to_tell).await {
+            return None;
         }
         Some(epoch)
     }
@@ -475,7 +477,7 @@ impl Sending<'_> {
     }
 
     fn commit(&mut self, set: ChangeSet, point: &ConsistencyPoint) -> Result<(), Stop> {
-        let mark = self.session.view.borrow().newest_mark();
+        let mark = self.session.view().newest_mark();
         self.follower.date_copies(mark)?;
         self.next = Some(self.follower.numbered(point));
         self.follower.commit(set, point)?;

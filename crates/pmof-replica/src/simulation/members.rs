@@ -3,26 +3,25 @@
 use std::rc::Rc;
 
 use pmof_control::{PoolState, Request, Role, Roster, RosterMember};
-use pmof_replication::member_state::Event;
+use pmof_replication::{
+    epochs::{self, Introduced, Introducing},
+    member_state::Event,
+};
 use uuid::Uuid;
 
 use super::{
     faults::Fault,
-    names::{ReplicaId, fresh},
+    names::ReplicaId,
     plan::Control,
-    session::{Member, Open, Session, ask, fail, tell},
+    session::{Member, Open, Session, ask, encoded, fail, give_roster, tell_all},
     target::{Answer, Message},
     tasks::sleep,
 };
 use crate::{
     lineage::was_never_in_sync,
-    membership::{Changed, Membership, Plan, Planned},
-    roster::{free_index, with_uncounted},
-    view::{Change, Introduction, Positions},
+    membership::{Changed, Planned},
+    roster::free_index,
 };
-
-/// How often a change is tried that members disturb.
-const ATTEMPTS: usize = 3;
 
 /// A replica that was made to become a member.
 struct Made {
@@ -32,25 +31,6 @@ struct Made {
 }
 
 impl Session {
-    /// As `State::informed`. The view is locked.
-    pub(super) async fn informed(&self) -> Positions {
-        let connected = self.connected();
-        let lacking = self.membership.borrow().lacking(connected);
-        let roster = self.membership.borrow().roster().filter(|_| lacking != 0).cloned().map(Rc::new);
-        let Some(roster) = roster else { return connected };
-        let kept = self.tell(lacking, Message::Keep(roster)).await;
-        self.membership.borrow_mut().note_kept(kept);
-        self.membership.borrow().informed(self.connected())
-    }
-
-    /// As `State::settle_members`. The view is locked.
-    pub(super) async fn settle_members(&self) {
-        let is_settled = self.membership.borrow_mut().settle(&mut self.view.borrow_mut());
-        if is_settled {
-            let _ = self.informed().await;
-        }
-    }
-
     /// As `Epochs::introduce`.
     pub(super) async fn introduce(
         &self,
@@ -58,46 +38,27 @@ impl Session {
         (index, known, found): (u16, Option<Uuid>, Option<&PoolState>),
         member: &Rc<Member>,
     ) -> bool {
-        let (mut told, mut given) = (None, None::<Roster>);
+        let mut so_far = Introduced::default();
         loop {
-            let to_tell = {
+            let next = {
                 let _guard = self.view_lock.lock().await;
-                let may_return = known.is_none_or(|uuid| self.membership.borrow().may_return(index, uuid));
-                if self.has_ended.get() || !may_return || !member.state().is_connected() {
+                if !member.state().is_connected() {
                     return false;
                 }
-                let roster = self.membership.borrow().roster().cloned();
-                if given == roster {
-                    let is_told = told.is_some() && told == self.view.borrow().epoch();
-                    let introduction = self.view.borrow_mut().introduction(index, found);
-                    match introduction {
-                        None => return false,
-                        Some(Introduction::Tell(to_tell)) if !is_told => {
-                            told = self.view.borrow().epoch();
-                            Some(to_tell)
-                        }
-                        introduction => {
-                            self.members.borrow_mut()[position] = Rc::clone(member);
-                            self.membership.borrow_mut().note_kept(1 << position);
-                            self.changes.set(self.changes.get() + 1);
-                            self.view.borrow_mut().identify(position, index);
-                            return !matches!(introduction, Some(Introduction::ByChange)) || self.change().await;
-                        }
-                    }
-                } else {
-                    given = roster;
-                    None
+                let next = self.epochs.borrow_mut().introduce(position, (index, known, found), &mut so_far);
+                if let Introducing::Placed { needs_change } = next {
+                    self.members.borrow_mut()[position] = Rc::clone(member);
+                    return !needs_change || self.change().await;
                 }
+                next
             };
-            let messages = match (to_tell, &given) {
-                (Some(to_tell), _) => to_tell.into_iter().map(|(request, _)| Message::Tell(request)).collect(),
-                (None, Some(roster)) => vec![Message::Keep(Rc::new(roster.clone()))],
-                (None, None) => Vec::new(),
+            let is_told = match next {
+                Introducing::Give(roster) => give_roster(&self.world, member, &roster).await,
+                Introducing::Tell(to_tell) => tell_all(&self.world, member, &to_tell).await,
+                Introducing::Refused | Introducing::Placed { .. } => false,
             };
-            for message in messages {
-                if !tell(&self.world, member, message).await {
-                    return false;
-                }
+            if !is_told {
+                return false;
             }
         }
     }
@@ -105,87 +66,27 @@ impl Session {
     /// As `Changer::roster`: the members, where no change is under way whose outcome is not known.
     async fn roster(&self) -> Option<Roster> {
         let _guard = self.view_lock.lock().await;
-        if !self.settle_last().await {
+        if !epochs::settle_last(self).await {
             return None;
         }
-        self.membership.borrow().settled(&self.view.borrow())
+        self.membership().settled(&self.view())
     }
 
-    /// As `Epochs::settle_last`. The view is locked.
-    async fn settle_last(&self) -> bool {
-        let has_change = self.membership.borrow().has_change();
-        if has_change && !self.has_ended.get() {
-            return self.change().await;
-        }
-        !has_change
-    }
-
-    /// As `Epochs::set_uncounted`.
     async fn note(&self, index: u16, member: Option<RosterMember>) -> Changed {
         let _guard = self.view_lock.lock().await;
-        if !self.settle_last().await {
-            return Changed::Undecided;
-        }
-        let roster = self.membership.borrow().roster().cloned().filter(|_| !self.has_ended.get());
-        let Some(roster) = roster else { return Changed::Ended };
-        if !self.may_go_on() || !self.membership.borrow_mut().replace(with_uncounted(&roster, index, member)) {
-            return Changed::TooFew;
-        }
-        let informed = self.informed().await;
-        if self.view.borrow().is_quorum(informed) { Changed::Done } else { Changed::Undecided }
-    }
-
-    fn may_go_on(&self) -> bool {
-        self.view.borrow().may_go_on_with(self.connected(), self.in_use())
+        epochs::set_uncounted(self, index, member).await
     }
 
     /// As `Epochs::change`.
     async fn change_members(&self, planned: &Planned) -> Changed {
         let _guard = self.view_lock.lock().await;
-        if !self.settle_last().await {
-            return Changed::Undecided;
-        }
-        let mut changed = Changed::Disturbed;
-        for _ in 0..ATTEMPTS {
-            changed = self.try_to_change(planned).await;
-            if changed != Changed::Disturbed {
-                break;
-            }
-        }
+        let changed = epochs::change(self, planned).await;
         match changed {
             Changed::Done => {}
             Changed::Undecided => self.world.borrow_mut().count(Fault::ChangeUndecided),
             _ => self.world.borrow_mut().count(Fault::ChangeNotMade),
         }
         changed
-    }
-
-    /// As `Epochs::try_to_change`.
-    async fn try_to_change(&self, planned: &Planned) -> Changed {
-        if self.has_ended.get() {
-            return Changed::Ended;
-        }
-        let planned = self.membership.borrow_mut().plan(&mut self.view.borrow_mut(), planned, fresh());
-        let Some((plan, next)) = planned else { return Changed::Ended };
-        let changed = self.make(next, &plan).await;
-        let is_taken_back = self.membership.borrow_mut().take_back(&mut self.view.borrow_mut(), plan, changed);
-        if is_taken_back {
-            let _ = self.informed().await;
-        }
-        changed
-    }
-
-    /// As `Epochs::make`.
-    async fn make(&self, next: Roster, plan: &Plan) -> Changed {
-        if !self.may_go_on() || !self.membership.borrow_mut().replace(next) {
-            return Changed::TooFew;
-        }
-        let _ = self.informed().await;
-        if !self.may_go_on() {
-            return Changed::TooFew;
-        }
-        let is_in_force = self.go_on(Change::Named(plan.epoch)).await;
-        Membership::outcome(&self.view.borrow(), plan, is_in_force)
     }
 
     /// An operator's program: it changes the members now and then.
@@ -223,7 +124,7 @@ impl Session {
     pub(super) async fn look_for_spares(self: Rc<Self>) {
         while !self.is_stopping.get() {
             let (is_begun, is_any) = {
-                let membership = self.membership.borrow();
+                let membership = self.membership();
                 let mut spares = membership.roster().into_iter().flat_map(Roster::spares);
                 (spares.clone().any(|spare| !spare.replica_uuid.is_nil()), spares.next().is_some())
             };
@@ -273,7 +174,7 @@ impl Session {
 
     /// As `Changer::make`.
     async fn make_replica(&self, roster: &Roster, machine: usize, role: Role) -> Option<Made> {
-        let index = free_index(roster, self.view.borrow().line())?;
+        let index = free_index(roster, self.view().line())?;
         if self.members.borrow().len() >= 64 {
             return None;
         }
@@ -310,7 +211,7 @@ impl Session {
         if is_member || is_open || !was_never_in_sync(replica.index, &replica.state) {
             return false;
         }
-        if self.view.borrow().is_superseded_by(&replica.state) {
+        if self.view().is_superseded_by(&replica.state) {
             self.world.borrow_mut().count(Fault::SuccessorMet);
             self.give_up();
             return false;
@@ -324,7 +225,8 @@ impl Session {
     }
 
     async fn undo_creation(&self, made: &Made) {
-        let _ = ask(&self.world, &made.member, Message::Tell(Request::Close { in_order: false })).await;
+        let _ = ask(&self.world, &made.member, encoded(&self.world, &made.member, &Request::Close { in_order: false }))
+            .await;
         let _ = ask(&self.world, &made.member, Message::Remove(ReplicaId(made.of_roster.replica_uuid))).await;
     }
 
@@ -336,8 +238,8 @@ impl Session {
             let _guard = self.view_lock.lock().await;
             self.forget_never_found(made.member.target);
             self.members.borrow_mut().push(Rc::clone(&made.member));
-            self.changes.set(self.changes.get() + 1);
-            self.view.borrow_mut().add_place(made.of_roster.index);
+            self.epochs.borrow_mut().note_change();
+            self.epochs.borrow_mut().view.add_place(made.of_roster.index);
             self.members.borrow().len() - 1
         };
         let open = Rc::clone(&self.open.borrow());
@@ -351,12 +253,14 @@ impl Session {
         let open = Rc::clone(&self.open.borrow());
         let mut members = open.members.clone();
         for (at, member) in open.members.iter().enumerate() {
-            let is_lost = member.state().is_lost() && self.view.borrow().index(at).is_none();
+            let is_lost = member.state().is_lost() && self.view().index(at).is_none();
             if is_lost && member.target == target {
                 members[at] = Rc::new(Member::none(target));
                 self.members.borrow_mut()[at] = Rc::clone(&members[at]);
-                self.membership.borrow_mut().remove_place(at);
-                self.view.borrow_mut().remove_place(at);
+                let mut epochs = self.epochs.borrow_mut();
+                epochs.membership.remove_place(at);
+                epochs.view.remove_place(at);
+                drop(epochs);
                 self.world.borrow_mut().count(Fault::NeverFoundForgotten);
             }
         }
@@ -391,7 +295,7 @@ impl Session {
 
     /// As `Changer::position`.
     fn position(&self, of_roster: &RosterMember) -> Option<usize> {
-        let (view, world, members) = (self.view.borrow(), self.world.borrow(), self.members.borrow());
+        let (view, world, members) = (self.view(), self.world.borrow(), self.members.borrow());
         let is_looked_for =
             |at: &usize| view.index(*at).is_none() && world.urls[members[*at].target].to_string() == of_roster.url;
         view.position(of_roster.index).or_else(|| (0..members.len()).find(is_looked_for))
@@ -406,15 +310,15 @@ impl Session {
     /// As `Open::without`.
     pub(super) async fn take_out(&self, position: usize) {
         let member = Rc::clone(&self.open.borrow().members[position]);
-        let _ = ask(&self.world, &member, Message::Tell(Request::Close { in_order: false })).await;
+        let _ = ask(&self.world, &member, encoded(&self.world, &member, &Request::Close { in_order: false })).await;
         fail(&self.world, &member);
         let none = Rc::new(Member::none(member.target));
         {
             let _guard = self.view_lock.lock().await;
             self.members.borrow_mut()[position] = Rc::clone(&none);
-            self.membership.borrow_mut().remove_place(position);
-            self.changes.set(self.changes.get() + 1);
-            self.view.borrow_mut().remove_place(position);
+            self.epochs.borrow_mut().membership.remove_place(position);
+            self.epochs.borrow_mut().note_change();
+            self.epochs.borrow_mut().view.remove_place(position);
         }
         let open = Rc::clone(&self.open.borrow());
         let mut members = open.members.clone();
@@ -445,7 +349,7 @@ impl Session {
         }
         for _ in 0..20 {
             let is_in_use = |at: usize| self.members.borrow().get(at).is_some_and(|member| member.state().is_in_sync());
-            let old_position = self.view.borrow().position(old);
+            let old_position = self.view().position(old);
             let new_position = self.members.borrow().iter().rposition(|member| member.target == machine);
             if !old_position.is_some_and(is_in_use) || new_position.is_some_and(is_in_use) {
                 if self.remove(old).await {
@@ -464,7 +368,7 @@ impl Session {
     async fn add_spare(&self) {
         let Some(roster) = self.roster().await else { return };
         let Some(machine) = self.some_machine(&roster).filter(|_| roster.spares().next().is_none()) else { return };
-        let Some(index) = free_index(&roster, self.view.borrow().line()) else { return };
+        let Some(index) = free_index(&roster, self.view().line()) else { return };
         let url = self.world.borrow().urls[machine].to_string();
         let spare = RosterMember { index, role: Role::Spare, replica_uuid: Uuid::nil(), url, domain: String::new() };
         if self.note(index, Some(spare)).await == Changed::Done {

@@ -12,6 +12,7 @@ use std::{
 use pmof_access::{ConnectionError, Durability};
 use pmof_control::{ControlVersion, MessageHead, OpenFor, Request, Role};
 use pmof_replication::{
+    epochs::Epochs,
     member_state::MemberState,
     opening::{
         self as engine, Action, Answer as Done, CallId, Cause, FoundPool, Left, OpenedReplica, Outcome, Question,
@@ -430,8 +431,7 @@ fn new_session(
         number: None,
         open: RefCell::new(Rc::new(open)),
         members: RefCell::new(members),
-        view: RefCell::new(view),
-        membership: RefCell::new(membership),
+        epochs: RefCell::new(Epochs::new(view, membership)),
         changing: Lock::default(),
         diverged: Cell::new(0),
         followings: RefCell::default(),
@@ -446,8 +446,6 @@ fn new_session(
         posting: Cell::new(0),
         older: RefCell::default(),
         is_stopping: Cell::new(false),
-        has_ended: Cell::new(false),
-        changes: Cell::new(0),
         is_marked: Cell::new(false),
         page_locks: Default::default(),
         lanes: Cell::new(0),
@@ -456,7 +454,7 @@ fn new_session(
 }
 /// The pool is open: what it holds is what whoever opened it is told.
 fn started(world: &Shared, mut session: Session, found: &Pages, electorate: &Electorate) -> Rc<Session> {
-    let opening = session.view.borrow().opening();
+    let opening = session.view().opening();
     session.first_opening.set(opening);
     *session.kept_pages.borrow_mut() = sound(found);
     if found.iter().any(is_rotten) {
@@ -497,7 +495,7 @@ impl Session {
 
     /// Those that a change of the members has removed before the pool was opened, and that may not know.
     fn leaving_places(&self, electorate: &Electorate) -> Vec<(usize, u16)> {
-        let view = self.view.borrow();
+        let view = self.view();
         let known = (0..self.members.borrow().len()).filter_map(|position| Some((position, view.index(position)?)));
         known.filter(|(_, index)| electorate.is_leaving(*index)).collect()
     }

@@ -3,14 +3,16 @@
 use std::{rc::Rc, sync::Arc};
 
 use pmof_control::{Claim, Reply, Request, Role, Roster, RosterMember};
-use pmof_replication::member_state::{Event, MemberState};
+use pmof_replication::{
+    epochs::{self, Joining},
+    member_state::{Event, MemberState},
+};
 
 use super::{
     faults::Fault,
-    names::fresh,
     plan::{Control, PAGES},
     scrubbing::compared,
-    session::{Member, Open, Session, answer, ask, bytes_of, fail, positions, read, send},
+    session::{Member, Open, Session, answer, ask, bytes_of, fail, positions, read, send, tell},
     target::{Answer, Message, Replica},
     tasks::sleep,
 };
@@ -19,19 +21,11 @@ use crate::{
     lineage::{Apart, Found, of_returning},
     pages::{PAGE_BYTES, PageMap},
     scrub::is_lacking,
-    view::{Change, Step},
 };
 
 const SIZE_BYTES: u64 = PAGES as u64 * PAGE_BYTES;
 
 const WINDOW: Limit = Limit { ranges: 2, bytes: 2 * PAGE_BYTES };
-
-/// An epoch that was announced for a member to join by.
-struct Joining {
-    change: Change,
-    changes: u64,
-    mark: Request,
-}
 
 /// As `epochs::not_joined`.
 fn not_joined(state: MemberState) -> Halt {
@@ -104,7 +98,7 @@ impl Session {
 
     /// As `State::data_count`.
     fn data_count(&self) -> usize {
-        let (view, membership) = (self.view.borrow(), self.membership.borrow());
+        let (view, membership) = (self.view(), self.membership());
         let is_witness = |member: &&RosterMember| member.role == Role::Witness;
         let in_roster = |roster: &Roster| roster.settled(|_| false).members.iter().filter(is_witness).count();
         view.counts().0.saturating_sub(membership.roster().map_or(0, in_roster))
@@ -181,34 +175,34 @@ impl Session {
         let (index, replica_uuid, state) = (replica.index, replica.uuid, replica.state);
         let may_return = {
             let _guard = self.view_lock.lock().await;
-            self.membership.borrow().may_return(index, replica_uuid)
+            self.membership().may_return(index, replica_uuid)
         };
         if !may_return {
             fail(&self.world, &asked);
             return Err(Halt::Rejected);
         }
         let is_known_as_witness = self.world.borrow().control != Some(Control::WitnessJoins);
-        let is_witness = is_known_as_witness && self.membership.borrow().is_witness(index, replica_uuid);
+        let is_witness = is_known_as_witness && self.membership().is_witness(index, replica_uuid);
         let returned = Rc::new(member.reconnected(asked.connection, is_witness));
         let apart = {
             let _guard = self.view_lock.lock().await;
             self.check_returned(position, &Found { index, state: &state }, &returned)?
         };
         let is_own = apart.as_ref().is_none_or(Apart::votes);
-        if !is_own || !state.is_behind || !self.view.borrow().has_kept(position, state.mark) {
+        if !is_own || !state.is_behind || !self.view().has_kept(position, state.mark) {
             *left = None;
         }
         if !self.introduce(position, (index, Some(replica_uuid), Some(&state)), &returned).await {
             fail(&self.world, &returned);
             return Err(Halt::Later);
         }
-        let is_known = is_own && self.view.borrow().knows_what_lacks(position, state.mark);
+        let is_known = is_own && self.view().knows_what_lacks(position, state.mark);
         Ok((returned, !is_known))
     }
 
     /// As `Returns::ask_for`.
     async fn ask_for(&self, position: usize, returned: &Member) -> Result<Box<Replica>, Halt> {
-        let own = self.view.borrow().epoch_of(position).map_or(Claim::None, Claim::Own);
+        let own = self.view().epoch_of(position).map_or(Claim::None, Claim::Own);
         let claim = match ask(&self.world, returned, Message::Open { takes_over: false, claim: own }).await {
             Some(Answer::Opened(replica)) => return Ok(replica),
             Some(Answer::Busy) => self.superseded_holder(returned).await?,
@@ -226,13 +220,13 @@ impl Session {
             return Err(Halt::Later);
         };
         let _guard = self.view_lock.lock().await;
-        if !self.membership.borrow().may_return(replica.index, replica.uuid) {
+        if !self.membership().may_return(replica.index, replica.uuid) {
             return Err(Halt::Later);
         }
-        if self.has_ended.get() {
+        if self.has_ended() {
             return Err(Halt::Ended);
         }
-        let (view, state) = (self.view.borrow(), &replica.state);
+        let (view, state) = (self.view(), &replica.state);
         if self.world.borrow().control == Some(Control::HolderNotJudged) {
             return Ok(Claim::Superseded(state.epoch.id));
         }
@@ -248,9 +242,9 @@ impl Session {
 
     /// What a replica that has come back is to the pool. The view is locked.
     fn check_returned(&self, position: usize, found: &Found<'_>, returned: &Member) -> Result<Option<Apart>, Halt> {
-        let view = self.view.borrow();
+        let view = self.view();
         let known = view.index(position);
-        let halt = if self.has_ended.get() {
+        let halt = if self.has_ended() {
             Some(Halt::Ended)
         } else if view.has_other(found.index, position) || known.is_some_and(|known| known != found.index) {
             Some(Halt::Rejected)
@@ -285,16 +279,16 @@ impl Session {
     ) -> Result<(Rc<Member>, bool), Halt> {
         let is_settled = {
             let _guard = self.view_lock.lock().await;
-            if self.has_ended.get() {
+            if self.has_ended() {
                 return Err(Halt::Ended);
             }
-            self.in_use() == self.view.borrow().current() || self.change().await
+            self.is_current() || self.change().await
         };
         if !is_settled || (!member.state().is_witness() && self.flush(&member).await.is_err()) {
             return Err(Halt::Slow);
         }
         let (index, is_known) = {
-            let view = self.view.borrow();
+            let view = self.view();
             (view.index(position), view.knows_what_lacks(position, u64::MAX))
         };
         if !self.introduce(position, (index.ok_or(Halt::Later)?, None, None), &member).await {
@@ -421,10 +415,10 @@ impl Session {
         }
         let mark = {
             let _guard = self.view_lock.lock().await;
-            self.view.borrow().mark()
+            self.view().mark()
         };
         self.mark(member, mark.clone()).await?;
-        self.view.borrow_mut().note_marked(position, &mark);
+        self.epochs.borrow_mut().view.note_marked(position, &mark);
         Ok(())
     }
 
@@ -438,28 +432,16 @@ impl Session {
     /// As `Epochs::announce_with`.
     async fn announce_with(&self, position: usize, member: &Rc<Member>) -> Option<Joining> {
         let _guard = self.view_lock.lock().await;
-        if self.has_ended.get() {
+        if self.has_ended() {
             return None;
         }
-        let mark = self.view.borrow().mark();
+        let mark = self.view().mark();
         self.mark(member, mark.clone()).await.ok()?;
-        self.view.borrow_mut().note_marked(position, &mark);
-        self.changes.set(self.changes.get() + 1);
-        let (mut change, changes) = (Change::default(), self.changes.get());
-        let informed = self.informed().await;
-        let step = self.view.borrow_mut().announce(&mut change, informed, self.in_use() | 1 << position, fresh());
-        match step {
-            Step::TellAll(question) => _ = self.tell(informed, Message::Tell(question.0)).await,
-            Step::Done(_) => return None,
-        }
-        Some(Joining { change, changes, mark })
+        epochs::announce_with(self, position, mark).await
     }
 
     async fn mark(&self, member: &Rc<Member>, mark: Request) -> Result<(), Halt> {
-        match ask(&self.world, member, Message::Tell(mark)).await {
-            Some(Answer::Told(Reply::Marked)) => Ok(()),
-            _ => Err(Halt::Later),
-        }
+        if tell(&self.world, member, (&mark, &Reply::Marked)).await { Ok(()) } else { Err(Halt::Later) }
     }
 
     /// Has the member count as in sync, if little is missing.
@@ -482,19 +464,18 @@ impl Session {
         }
         self.flush(member).await?;
         let _guard = self.view_lock.lock().await;
-        if self.has_ended.get() {
+        if self.has_ended() {
             return Err(Halt::Ended);
         }
-        let mark = self.view.borrow().mark();
-        if mark != joining.mark {
+        let mark = self.view().mark();
+        if joining.lacks(&mark) {
             self.mark(member, mark).await?;
         }
         let caught_up = member.take(Event::CaughtUp).to;
         if caught_up.is_behind() {
             return Err(not_joined(caught_up));
         }
-        let is_fresh = self.changes.get() == joining.changes;
-        let _ = self.go_on(if is_fresh { joining.change } else { Change::default() }).await;
+        epochs::join(self, &joining).await;
         if !member.state().is_in_sync() {
             return Err(not_joined(member.state()));
         }

@@ -1,4 +1,4 @@
-//! What targets answer to the requests of an opening, in the messages that are shipped.
+//! What targets answer to requests, in the messages that are shipped.
 
 use std::rc::Rc;
 
@@ -124,15 +124,9 @@ impl World {
                     return Ok(Reply::RosterSet);
                 }
                 let roster = Roster::decode(&std::mem::take(kept)).map_err(|_| PoolRefusal::Failed)?;
-                match self.keep(number, &Rc::new(roster)) {
-                    Answer::Kept => Ok(Reply::RosterSet),
-                    _ => Err(PoolRefusal::Failed),
-                }
+                self.keep(number, &Rc::new(roster))
             }
-            request => match self.tell(number, request) {
-                Answer::Told(reply) => Ok(reply),
-                _ => Err(PoolRefusal::Failed),
-            },
+            request => self.tell(number, request),
         }
     }
 }

@@ -1,15 +1,19 @@
 //! One opening of the pool by a writer, as `pool.rs`, `pool/opening.rs` and `pool/epochs.rs` do it, with their own decisions.
 
 use std::{
-    cell::{Cell, RefCell},
+    cell::{Cell, Ref, RefCell},
     future::Future,
     rc::Rc,
     sync::Arc,
     task::Poll,
 };
 
-use pmof_control::{Reply, Request, Roster};
-use pmof_replication::member_state::{Event, Link, MemberCell, MemberState, Transition};
+use pmof_control::{ControlVersion, MessageHead, Reply, Request, Roster, RosterPart};
+use pmof_replication::{
+    epochs::{self, Driver, Epochs},
+    member_state::{Event, Link, MemberCell, MemberState, Transition},
+};
+use uuid::Uuid;
 
 use super::{
     faults::Fault,
@@ -17,6 +21,7 @@ use super::{
     names::fresh,
     plan::{Control, PAGES, WORDS},
     scrubbing::compared,
+    serving::REQUEST_ID,
     target::{Answer, Message},
     tasks::{Lock, Shared, Tasks, sleep, until},
     truth::{Pages, sound, sound_page},
@@ -28,7 +33,7 @@ use crate::{
     outbox::WriteCount,
     pages::{PAGE_BYTES, PageMap},
     scrub::most_hold,
-    view::{Change, Positions, Step, View},
+    view::{Positions, View},
 };
 
 /// A member as its writer sees it, in the states that the library ships.
@@ -98,8 +103,7 @@ pub(super) struct Session {
     pub(super) open: RefCell<Rc<Open>>,
     /// Those that are told of epochs.
     pub(super) members: RefCell<Vec<Rc<Member>>>,
-    pub(super) view: RefCell<View>,
-    pub(super) membership: RefCell<Membership>,
+    pub(super) epochs: RefCell<Epochs>,
     /// Held by whoever changes the members.
     pub(super) changing: Lock,
     /// Those that were told of an epoch which never came in force, and that nobody knew who went on: they are left as they are.
@@ -119,9 +123,6 @@ pub(super) struct Session {
     pub(super) posting: Cell<usize>,
     pub(super) older: RefCell<OlderPages>,
     pub(super) is_stopping: Cell<bool>,
-    pub(super) has_ended: Cell<bool>,
-    /// As `State::changes`.
-    pub(super) changes: Cell<u64>,
     pub(super) is_marked: Cell<bool>,
     pub(super) page_locks: [Lock; PAGES],
     pub(super) lanes: Cell<usize>,
@@ -180,47 +181,120 @@ pub(super) async fn read(world: &Shared, member: &Member) -> Option<Pages> {
     }
 }
 
-/// Whether an answer is the one that was asked for.
-pub(super) fn is_answer_to(message: &Message, answer: &Answer) -> bool {
-    let expected = match message {
-        Message::Tell(Request::Begin { .. }) => Reply::Begun,
-        Message::Tell(Request::Confirm { .. }) => Reply::Confirmed,
-        Message::Tell(Request::Mark { .. }) => Reply::Marked,
-        Message::Tell(Request::Close { .. }) => Reply::Closed,
-        Message::Keep(_) => return matches!(answer, Answer::Kept),
-        _ => return false,
-    };
-    matches!(answer, Answer::Told(reply) if *reply == expected)
+/// A request, as it is sent to this member: in the version that its target and this program speak.
+pub(super) fn encoded(world: &Shared, member: &Member, request: &Request) -> Message {
+    // A target that speaks none since it was started again has ended the connection.
+    let version = world.borrow().targets[member.target].version.agreed().unwrap_or(ControlVersion::NEWEST);
+    // What does not fit is refused, and the member lost.
+    Message::Encoded(request.encode(MessageHead { version, request_id: REQUEST_ID }).unwrap_or_default())
+}
+
+/// What a target says to a request.
+fn reply_in(answer: &Answer) -> Option<Reply> {
+    match answer {
+        Answer::Encoded(reply) => Reply::decode(reply).ok().map(|(_, reply)| reply),
+        _ => None,
+    }
 }
 
 /// Tells a member something. One that answers anything else is lost.
-pub(super) async fn tell(world: &Shared, member: &Member, message: Message) -> bool {
-    let is_told = ask(world, member, message.clone()).await.is_some_and(|answer| is_answer_to(&message, &answer));
+pub(super) async fn tell(world: &Shared, member: &Member, (request, expected): (&Request, &Reply)) -> bool {
+    let answer = ask(world, member, encoded(world, member, request)).await;
+    let is_told = answer.is_some_and(|answer| reply_in(&answer).as_ref() == Some(expected));
     if !is_told {
         fail(world, member);
     }
     is_told
 }
 
+pub(super) async fn tell_all(world: &Shared, member: &Member, questions: &[(Request, Reply)]) -> bool {
+    for (request, expected) in questions {
+        if !tell(world, member, (request, expected)).await {
+            return false;
+        }
+    }
+    true
+}
+
+/// As `give_roster`.
+pub(super) async fn give_roster(world: &Shared, member: &Member, roster: &Roster) -> bool {
+    let Ok(encoded) = roster.encode() else { return true };
+    for request in RosterPart::requests(&encoded) {
+        if !tell(world, member, (&request, &Reply::RosterSet)).await {
+            return false;
+        }
+    }
+    true
+}
+
+impl Driver for Session {
+    fn with<T>(&self, look: impl FnOnce(&mut Epochs) -> T) -> T {
+        look(&mut self.epochs.borrow_mut())
+    }
+
+    fn positions(&self, is: impl Fn(MemberState) -> bool) -> Positions {
+        positions(&self.members.borrow(), is)
+    }
+
+    /// The view is locked. Returns those that have answered; one that takes too long may be left behind.
+    async fn tell(&self, asked: Positions, request: &Request, expected: &Reply) -> Positions {
+        let members = self.members.borrow().clone();
+        let asked = members.iter().enumerate().filter(|(position, _)| asked & (1 << position) != 0);
+        let asked: Vec<_> = asked
+            .map(|(position, member)| {
+                (position, member, send(&self.world, member, encoded(&self.world, member, request)))
+            })
+            .collect();
+        let mut answered = 0;
+        for (position, member, question) in asked {
+            if question.is_none() {
+                continue;
+            }
+            if member.state().is_slow() {
+                self.world.borrow_mut().count(Fault::SlowAsked);
+            }
+            match self.answer_in_time(member, question, true).await {
+                Some(answer) if reply_in(&answer).as_ref() == Some(expected) => answered |= 1 << position,
+                None if member.state().is_slow() => {}
+                _ => fail(&self.world, member),
+            }
+        }
+        answered
+    }
+
+    fn fresh_name(&self) -> Uuid {
+        fresh()
+    }
+
+    fn note_current(&self, _: Positions) {}
+}
+
 impl Session {
+    pub(super) fn view(&self) -> Ref<'_, View> {
+        Ref::map(self.epochs.borrow(), |epochs| &epochs.view)
+    }
+
+    pub(super) fn membership(&self) -> Ref<'_, Membership> {
+        Ref::map(self.epochs.borrow(), |epochs| &epochs.membership)
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.epochs.borrow().has_ended
+    }
+
     pub(super) fn in_use(&self) -> Positions {
-        positions(&self.members.borrow(), MemberState::is_in_sync) & !self.membership.borrow().leaving()
+        positions(&self.members.borrow(), MemberState::is_in_sync) & !self.membership().leaving()
+    }
+
+    /// Whether the members in use are those of an epoch that a quorum knows.
+    pub(super) fn is_current(&self) -> bool {
+        self.in_use() == self.view().current()
     }
 
     /// Where the members in sync lie.
     pub(super) fn targets_in_use(&self) -> Vec<usize> {
         let members = self.members.borrow();
         members.iter().filter(|member| member.state().is_in_sync()).map(|member| member.target).collect()
-    }
-
-    /// As `State::connected`.
-    pub(super) fn connected(&self) -> Positions {
-        let prompt = self.prompt();
-        if self.view.borrow().is_quorum(prompt) {
-            prompt
-        } else {
-            positions(&self.members.borrow(), MemberState::is_connected)
-        }
     }
 
     fn prompt(&self) -> Positions {
@@ -231,7 +305,7 @@ impl Session {
     fn leave_behind(&self, member: &Member) -> bool {
         let position = self.members.borrow().iter().position(|other| std::ptr::eq(Rc::as_ptr(other), member));
         let slow = position.map_or(0, |position| 1 << position);
-        let may = self.view.borrow().may_go_on_with(self.prompt() & !slow, self.in_use() & !slow);
+        let may = self.view().may_go_on_with(self.prompt() & !slow, self.in_use() & !slow);
         if may && slow != 0 {
             member.take(Event::LeftBehind);
             self.world.borrow_mut().count(Fault::SlowLeftBehind);
@@ -267,33 +341,9 @@ impl Session {
         .await
     }
 
-    /// Asks the same of members at once. One that answers anything else is lost, one that takes too long is left behind. The view is locked. Returns those that have
-    /// answered.
-    pub(super) async fn tell(&self, asked: Positions, message: Message) -> Positions {
-        let members = self.members.borrow().clone();
-        let asked = members.iter().enumerate().filter(|(position, _)| asked & (1 << position) != 0);
-        let asked: Vec<_> =
-            asked.map(|(position, member)| (position, member, send(&self.world, member, message.clone()))).collect();
-        let mut answered = 0;
-        for (position, member, question) in asked {
-            if question.is_none() {
-                continue;
-            }
-            if member.state().is_slow() {
-                self.world.borrow_mut().count(Fault::SlowAsked);
-            }
-            match self.answer_in_time(member, question, true).await {
-                Some(answer) if is_answer_to(&message, &answer) => answered |= 1 << position,
-                None if member.state().is_slow() => {}
-                _ => fail(&self.world, member),
-            }
-        }
-        answered
-    }
-
     /// The pool's epoch is all replicas', and the writer knows it.
     pub(super) fn is_whole(&self) -> bool {
-        let (view, membership) = (self.view.borrow(), self.membership.borrow());
+        let (view, membership) = (self.view(), self.membership());
         let done = self.in_use() | self.diverged.get();
         let is_done = |index: u16| view.position(index).is_some_and(|position| done & (1 << position) != 0);
         let is_idle = |roster: &Roster| roster.spares().all(|spare| spare.replica_uuid.is_nil());
@@ -323,13 +373,14 @@ impl Session {
             if self.in_use().count_ones() > 1 {
                 self.equalize(source).await?;
             } else {
-                self.tell_mark().await;
+                epochs::tell_mark(self).await;
             }
-            if self.in_use() != self.view.borrow().current() && !self.change().await {
+            if !self.is_current() && !self.change().await {
                 return None;
             }
         }
-        self.view.borrow_mut().note_equal(self.in_use());
+        let in_use = self.in_use();
+        self.epochs.borrow_mut().view.note_equal(in_use);
         let members = self.members.borrow().clone();
         let (before, rest) = members.split_at(source);
         for member in rest.iter().chain(before).filter(|member| member.state().is_in_sync()) {
@@ -358,7 +409,7 @@ impl Session {
             }
         }
         self.flush_everything().await;
-        self.tell_mark().await;
+        epochs::tell_mark(self).await;
         Some(())
     }
 
@@ -369,63 +420,23 @@ impl Session {
         }
     }
 
-    async fn tell_mark(&self) {
-        let request = self.view.borrow().mark();
-        self.tell(self.in_use(), Message::Tell(request)).await;
-    }
-
-    /// As `Epochs::raise_mark`.
-    async fn tell_counted(&self, request: Request) {
-        let in_use = self.in_use();
-        let is_well = |state: MemberState| state.is_witness() && state.is_well();
-        let witnesses = positions(&self.members.borrow(), is_well) & !self.membership.borrow().leaving();
-        self.tell(if in_use == 0 { 0 } else { in_use | witnesses }, Message::Tell(request)).await;
-    }
-
-    /// A change of the epoch, driven as `Epochs::begin_in` does. The view is locked.
+    /// A new epoch. The view is locked.
     pub(super) async fn change(&self) -> bool {
-        self.go_on(Change::default()).await
-    }
-
-    /// As `Epochs::go_on`. The view is locked.
-    pub(super) async fn go_on(&self, mut change: Change) -> bool {
-        self.changes.set(self.changes.get() + 1);
-        loop {
-            let informed = self.informed().await;
-            let step = self.view.borrow_mut().step(&mut change, informed, self.in_use(), fresh());
-            match step {
-                Step::TellAll(question) => _ = self.tell(informed, Message::Tell(question.0)).await,
-                Step::Done(is_done) => {
-                    if is_done {
-                        self.settle_members().await;
-                    } else {
-                        self.world.borrow_mut().count(Fault::ChangeAbandoned);
-                    }
-                    return is_done;
-                }
-            }
+        let is_done = epochs::begin(self).await;
+        if !is_done {
+            self.world.borrow_mut().count(Fault::ChangeAbandoned);
         }
+        is_done
     }
 
     /// As `Epochs::acknowledge`.
     async fn acknowledge(&self, members: &[Rc<Member>]) -> bool {
         let is_due = !self.is_marked.get() || self.world.borrow_mut().random.once_in(4);
-        let current = || self.view.borrow().current();
-        if !is_due && positions(members, MemberState::is_in_sync) == current() {
+        if !is_due && positions(members, MemberState::is_in_sync) == self.view().current() {
             return true;
         }
         let _guard = self.view_lock.lock().await;
-        if self.has_ended.get() {
-            return self.in_use() == current();
-        }
-        let is_settled = self.view.borrow().is_settled(self.in_use()) || self.change().await;
-        if !is_settled || !is_due {
-            return is_settled;
-        }
-        let request = self.view.borrow_mut().raise_mark();
-        self.tell_counted(request).await;
-        self.is_marked.set(true);
-        self.in_use() == current() || self.change().await
+        epochs::acknowledge(self, || is_due, || self.is_marked.set(true)).await
     }
 
     /// One write, and its persist.
@@ -588,14 +599,14 @@ impl Session {
         self.flush_everything().await;
         {
             let _guard = self.view_lock.lock().await;
-            if self.in_use() != self.view.borrow().current() {
+            if !self.is_current() {
                 let _ = self.change().await;
             }
-            self.has_ended.set(true);
+            self.epochs.borrow_mut().has_ended = true;
         }
         let members = self.open.borrow().members.clone();
         for member in members.iter().filter(|member| member.state().is_in_sync() || member.state().is_witness()) {
-            let _ = ask(&self.world, member, Message::Tell(Request::Close { in_order: true })).await;
+            let _ = ask(&self.world, member, encoded(&self.world, member, &Request::Close { in_order: true })).await;
         }
         self.give_up();
     }

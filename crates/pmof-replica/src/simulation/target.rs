@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use pmof_control::{Claim, PoolState, Reply, Request, Roster};
+use pmof_control::{Claim, PoolRefusal, PoolState, Reply, Request, Roster};
 use uuid::Uuid;
 
 use super::{
@@ -12,7 +12,7 @@ use super::{
     plan::{Control, PAGES, WORDS},
     state_page::{Progress, StatePage},
     truth::{Page, Pages, is_rotten},
-    versions::{Version, hear_reply},
+    versions::Version,
     world::World,
 };
 
@@ -34,10 +34,8 @@ pub(super) enum Message {
     Info,
     /// Removes this replica, if nobody has it open.
     Remove(ReplicaId),
-    Tell(Request),
-    /// A request of an opening, as it is sent.
+    /// A request, as it is sent.
     Encoded(Vec<u8>),
-    Keep(Rc<Roster>),
     Write {
         page: usize,
         words: Page,
@@ -57,10 +55,8 @@ pub(super) enum Answer {
         is_open: bool,
     },
     Removed,
-    Told(Reply),
     /// A reply, as it is sent.
     Encoded(Vec<u8>),
-    Kept,
     Flushed,
     Pages(Pages),
     Refused,
@@ -331,40 +327,24 @@ impl World {
                 Some(Answer::Refused)
             }
             Message::Read => Some(Answer::Pages(target.cache)),
-            Message::Tell(request) => Some(self.tell_as_bytes(number, request)),
-            Message::Keep(roster) => Some(self.keep(number, roster)),
         }
     }
 
-    pub(super) fn keep(&mut self, number: usize, roster: &Rc<Roster>) -> Answer {
+    pub(super) fn keep(&mut self, number: usize, roster: &Rc<Roster>) -> Result<Reply, PoolRefusal> {
         if std::mem::take(&mut self.targets[number].fails_state) {
             let is_written = self.random.once_in(2);
             self.count(if is_written { Fault::RosterWrittenAndRefused } else { Fault::RosterNotWritten });
             if is_written {
                 self.targets[number].roster = Some(Rc::clone(roster));
             }
-            return Answer::Refused;
+            return Err(PoolRefusal::Failed);
         }
         self.targets[number].roster = Some(Rc::clone(roster));
-        Answer::Kept
-    }
-
-    /// The request and its reply go as messages of the version that the target and its writer agree on.
-    fn tell_as_bytes(&mut self, number: usize, request: &Request) -> Answer {
-        let heard = self.targets[number].version.hear(request);
-        let answer =
-            heard.map_err(|error| error.to_string()).and_then(|(head, heard)| match self.tell(number, &heard) {
-                Answer::Told(reply) => hear_reply(head, &reply).map(Answer::Told).map_err(|error| error.to_string()),
-                answer => Ok(answer),
-            });
-        answer.unwrap_or_else(|error| {
-            self.truth.violate(|| format!("t{number} and its writer do not understand each other: {error}"));
-            Answer::Refused
-        })
+        Ok(Reply::RosterSet)
     }
 
     /// The target's own change of its state, by the methods that it ships.
-    pub(super) fn tell(&mut self, number: usize, request: &Request) -> Answer {
+    pub(super) fn tell(&mut self, number: usize, request: &Request) -> Result<Reply, PoolRefusal> {
         let control = self.control;
         let target = &mut self.targets[number];
         let (state, reply) = match request {
@@ -373,7 +353,7 @@ impl World {
             }
             Request::Confirm { epoch } => match target.state.confirmed(target.index, *epoch) {
                 Some(state) => (Some(state), Reply::Confirmed),
-                None => return Answer::Refused,
+                None => return Err(PoolRefusal::Failed),
             },
             Request::Mark { mark } => (target.state.raised(*mark), Reply::Marked),
             Request::Close { in_order } => {
@@ -381,13 +361,13 @@ impl World {
                 let closes = *in_order && target.has_begun && target.state.is_open && !target.is_poisoned;
                 (closes.then(|| target.state.closed()), Reply::Closed)
             }
-            _ => return Answer::Refused,
+            _ => return Err(PoolRefusal::Failed),
         };
         let Some(state) = state else {
             if matches!(request, Request::Close { .. }) {
                 self.read_state(number);
             }
-            return Answer::Told(reply);
+            return Ok(reply);
         };
         if matches!(request, Request::Close { .. }) {
             target.durable = target.cache;
@@ -395,7 +375,7 @@ impl World {
             let is_written = self.random.once_in(2);
             self.count(if is_written { Fault::StateWrittenAndRefused } else { Fault::StateNotWritten });
             self.fail_to_write_state(number, &state, is_written);
-            return Answer::Refused;
+            return Err(PoolRefusal::Failed);
         }
         if matches!(request, Request::Begin { .. }) {
             target.has_begun = true;
@@ -405,6 +385,6 @@ impl World {
         }
         target.page.write(&state, Progress::Both, control);
         target.state = state;
-        Answer::Told(reply)
+        Ok(reply)
     }
 }

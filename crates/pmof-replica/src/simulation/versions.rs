@@ -3,14 +3,14 @@
 
 use pmof_control::{
     ControlError, ControlVersion, HEADER_BYTES, Header, HeaderError, MessageHead, OpenFor, PoolFormat, PoolName,
-    PoolRefusal, Reply, Request, ServiceCode, SettledVersion, SpokenVersions, USER_FLAGS_BYTES,
+    PoolRefusal, Reply, Request, ServiceCode, SpokenVersions, USER_FLAGS_BYTES,
 };
 use pmof_mem::Durability;
 use pmof_target::StoreError;
 use uuid::Uuid;
 
 use super::{areas::SIZE_BYTES, random::Random, serving::REQUEST_ID};
-use crate::{ReplicaError, target::read_reply};
+use crate::ReplicaError;
 
 /// What is another version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,17 +124,6 @@ impl Version {
         matches!(self, Self::Messages(_)) && self.agreed().is_ok_and(|agreed| self.speaks(agreed))
     }
 
-    /// What the target hears where it is sent `request`.
-    pub(super) fn hear(self, request: &Request) -> Result<(MessageHead, Request), ControlError> {
-        let head = MessageHead { version: self.agreed()?, request_id: REQUEST_ID };
-        let received = SettledVersion::default().decode(&request.encode(head)?)?;
-        if self.speaks(received.0.version) {
-            Ok(received)
-        } else {
-            Err(ControlError::UnsupportedVersion { request_id: REQUEST_ID, found: received.0.version.number() })
-        }
-    }
-
     /// What it answers to an opening, if it does not open: the bytes of its reply, as `Session::handle` of targets makes them, or of its announcement where
     /// that names no version that is known here.
     pub(super) fn refusal(self, replica: (Uuid, u16)) -> Option<Vec<u8>> {
@@ -161,11 +150,6 @@ impl Version {
         };
         Some(of_version(Reply::Refused { code, text }.encode(head).ok()?, version))
     }
-}
-
-/// What a writer hears where `reply` is sent to its request with this head.
-pub(super) fn hear_reply(head: MessageHead, reply: &Reply) -> Result<Reply, ReplicaError> {
-    read_reply(&reply.encode(head)?, head.version)
 }
 
 /// What a writer makes of such an error: whether it goes on without the member, as an opening does.

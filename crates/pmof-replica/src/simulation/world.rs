@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     PoolUrl,
-    roster::{FoundMember, made, with_uncounted},
+    roster::{FoundMember, made},
 };
 
 /// A connection of a writer to a target. Both ends learn of its end by themselves.
@@ -134,7 +134,7 @@ impl World {
             let (role, replica_uuid) = (Role::Asynchronous, target.replica_uuid);
             let url = urls[machine].to_string();
             let of_roster = RosterMember { index, role, replica_uuid, url, domain: String::new() };
-            roster = with_uncounted(&roster, index, Some(of_roster));
+            roster = pmof_replication::roster::with_uncounted(&roster, index, Some(of_roster));
             (target.is_there, target.index, target.areas) = (true, index, Some(Box::new(Areas::new())));
             // It knows that it is behind.
             target.state.is_behind = true;
@@ -400,23 +400,28 @@ const DELAYED_STEPS: u64 = 30;
 
 /// Whether a target may be told this again.
 fn may_come_twice(message: &Message) -> bool {
-    matches!(message, Message::Tell(Request::Begin { .. } | Request::Confirm { .. } | Request::Mark { .. }))
+    let Message::Encoded(request) = message else { return false };
+    let request = Request::decode(request).map(|(_, request)| request);
+    matches!(request, Ok(Request::Begin { .. } | Request::Confirm { .. } | Request::Mark { .. }))
 }
 
 fn brief_message(message: &Message) -> String {
     match message {
-        Message::Tell(Request::Begin { epoch, .. }) => format!("Begin {}", names::of(epoch)),
-        Message::Tell(Request::Confirm { epoch }) => format!("Confirm {}", names::of_id(*epoch)),
         Message::Open { takes_over, claim } => {
             let named = claim.epoch().map_or_else(String::new, names::of_id);
             let is_later = matches!(claim, Claim::Superseded(_));
             format!("Open, takes over: {takes_over}, names {named}{}", if is_later { " as superseded" } else { "" })
         }
         Message::Encoded(request) => match Request::decode(request) {
+            Ok((_, Request::Begin { epoch, .. })) => format!("Begin {}", names::of(&epoch)),
+            Ok((_, Request::Confirm { epoch })) => format!("Confirm {}", names::of_id(epoch)),
+            Ok((_, Request::SetRoster { part, .. })) => match Roster::decode(&part.bytes) {
+                Ok(roster) => format!("Keep {}", brief_roster(&roster)),
+                Err(_) => "Keep a part of a roster".to_owned(),
+            },
             Ok((_, request)) => format!("{request:?}"),
             Err(error) => error.to_string(),
         },
-        Message::Keep(roster) => format!("Keep {}", brief_roster(roster)),
         other => format!("{other:?}"),
     }
 }

@@ -3,92 +3,75 @@
 use std::sync::Arc;
 
 use pmof_control::{Reply, Request, Roster, RosterMember, RosterPart};
+use pmof_replication::epochs as engine;
 use uuid::Uuid;
 
-use super::{Epochs, State};
+use super::{Epochs, done};
 use crate::{
     ReplicaError,
     member::{Control, Member},
-    membership::{Changed, Membership, Plan, Planned},
-    roster::with_uncounted,
-    view::{Change, Introduction, Positions, Rule},
+    membership::{Changed, Planned},
+    view::{Introduction, Positions, Rule},
 };
-
-/// How often a change is tried that members disturb which are lost or come back.
-const ATTEMPTS: usize = 3;
 
 impl Epochs {
     /// The pool's members, without a change under way. `None`: no target keeps them.
     pub(in crate::pool) fn roster(&self) -> Option<Roster> {
         let state = self.state.lock();
-        state.membership.settled(&state.view)
+        state.known.membership.settled(&state.known.view)
     }
 
     /// Whether a replica may come back.
     pub(in crate::pool) fn may_return(&self, index: u16, replica_uuid: Uuid) -> bool {
-        self.state.lock().membership.may_return(index, replica_uuid)
+        self.state.lock().known.membership.may_return(index, replica_uuid)
     }
 
     /// Whether a replica is a member that has no data, or is about to be one.
     pub(in crate::pool) fn is_witness(&self, index: u16, replica_uuid: Uuid) -> bool {
-        self.state.lock().membership.is_witness(index, replica_uuid)
+        self.state.lock().known.membership.is_witness(index, replica_uuid)
     }
 
     /// What the members are to keep, and do at these positions. Others are told before they are told of an epoch.
     pub(in crate::pool) fn keep_roster(&self, roster: Roster, kept: Positions) {
         let mut state = self.state.lock();
-        state.membership.keep(roster, kept);
+        state.known.membership.keep(roster, kept);
         self.note_counts(&state);
     }
 
     /// Has all that are connected keep the roster.
     pub(in crate::pool) fn tell_roster(&self) {
-        let _ = self.state.lock().informed();
+        self.run(&mut self.state.lock(), |driver| done(engine::inform(driver)));
     }
 
     /// A place for a member that is to come, which is told of epochs from now on. Its position: the `free` one, where nobody is who has been a member, or a new one.
     pub(in crate::pool) fn add_place(&self, free: Option<usize>, index: u16, member: &Arc<dyn Member>) -> usize {
         let mut state = self.state.lock();
         // Those who are told of an epoch are others than before.
-        state.changes += 1;
+        state.known.note_change();
         if let Some(position) = free {
             state.members[position] = Arc::clone(member);
-            state.membership.note_replaced(position);
-            state.view.reuse_place(position, index);
+            state.known.membership.note_replaced(position);
+            state.known.view.reuse_place(position, index);
             return position;
         }
         state.members.push(Arc::clone(member));
-        state.view.add_place(index);
+        state.known.view.add_place(index);
         state.members.len() - 1
     }
 
     /// Whether no change is under way whose outcome is not known, after an epoch behind it that settles it where there was one.
     pub(in crate::pool) fn is_decided(&self) -> bool {
-        self.settle_last(&mut self.state.lock())
-    }
-
-    fn settle_last(&self, state: &mut State) -> bool {
-        !state.membership.has_change() || self.begin_in(state)
+        self.run(&mut self.state.lock(), |driver| done(engine::settle_last(driver)))
     }
 
     /// Notes durably that the asynchronous member or the spare of an index is there, or is none any more. It counts for nothing, so that no epoch comes of it.
     pub(in crate::pool) fn set_uncounted(&self, index: u16, member: Option<RosterMember>) -> Changed {
-        let mut state = self.state.lock();
-        if !self.settle_last(&mut state) {
-            return Changed::Undecided;
-        }
-        state.note(|roster| with_uncounted(roster, index, member))
+        self.run(&mut self.state.lock(), |driver| done(engine::set_uncounted(driver, index, member)))
     }
 
     /// Notes durably that it is known that the pool was forced.
     pub(in crate::pool) fn clear_forced(&self) -> Changed {
-        let mut state = self.state.lock();
-        if !self.settle_last(&mut state) {
-            return Changed::Undecided;
-        }
-        let changed = state.note(Roster::cleared);
-        self.note_counts(&state);
-        changed
+        self.run(&mut self.state.lock(), |driver| done(engine::clear_forced(driver)))
     }
 
     /// Has an asynchronous member know durably of the epoch in force, which it is behind and which this returns, and of the pool's members. `None`: it did not take
@@ -96,7 +79,10 @@ impl Epochs {
     pub(in crate::pool) fn tell_asynchronous(&self, control: &Control, index: u16) -> Option<Uuid> {
         let (roster, epoch, introduction) = {
             let mut state = self.state.lock();
-            (state.membership.roster().cloned(), state.view.epoch()?, state.view.introduction(index, None)?)
+            {
+                let known = &mut state.known;
+                (known.membership.roster().cloned(), known.view.epoch()?, known.view.introduction(index, None)?)
+            }
         };
         let Introduction::Tell(to_tell) = introduction else { return None };
         // First: what it says of epochs counts for the members that it names.
@@ -105,103 +91,23 @@ impl Epochs {
         is_told.then_some(epoch)
     }
 
-    /// Changes the members durably, while nobody else changes an epoch. What is posted meanwhile is acknowledged behind it.
+    /// Changes the members durably, while nothing else changes an epoch. What is posted meanwhile is acknowledged behind it.
     pub(in crate::pool) fn change(&self, planned: &Planned) -> Changed {
-        let mut state = self.state.lock();
-        if !self.settle_last(&mut state) {
-            return Changed::Undecided;
-        }
-        let mut changed = Changed::Disturbed;
-        for _ in 0..ATTEMPTS {
-            changed = self.try_to_change(&mut state, planned);
-            if changed != Changed::Disturbed {
-                break;
-            }
-        }
-        changed
-    }
-
-    fn try_to_change(&self, state: &mut State, planned: &Planned) -> Changed {
-        if state.has_ended {
-            return Changed::Ended;
-        }
-        let Some((plan, next)) = state.membership.plan(&mut state.view, planned, Uuid::new_v4()) else {
-            return Changed::Ended;
-        };
-        let changed = self.make(state, next, &plan);
-        if state.membership.take_back(&mut state.view, plan, changed) {
-            let _ = state.informed();
-        }
-        changed
-    }
-
-    /// Makes a change that is planned. `next`: the roster with it.
-    fn make(&self, state: &mut State, next: Roster, plan: &Plan) -> Changed {
-        let may_go_on = |state: &State| state.view.may_go_on_with(state.connected(), state.in_use());
-        if !may_go_on(state) {
-            return Changed::TooFew;
-        }
-        // Whoever knows of the epoch knows which members it makes.
-        if !state.keep_everywhere(next) || !may_go_on(state) {
-            return Changed::TooFew;
-        }
-        let is_in_force = self.go_on(state, Change::Named(plan.epoch));
-        Membership::outcome(&state.view, plan, is_in_force)
+        self.run(&mut self.state.lock(), |driver| done(engine::change(driver, planned)))
     }
 
     /// A change was made before the pool was opened, and `rule` was in force before it.
     pub(in crate::pool) fn found_changed(&self, rule: Rule) {
-        self.state.lock().view.found_changed(rule);
+        self.state.lock().known.view.found_changed(rule);
     }
 
     /// Puts the place of nobody where a member was that has gone, or never came.
     pub(in crate::pool) fn remove_place(&self, position: usize, absent: &Arc<dyn Member>) {
         let mut state = self.state.lock();
         state.members[position] = Arc::clone(absent);
-        state.membership.remove_place(position);
-        state.changes += 1;
-        state.view.remove_place(position);
-    }
-}
-
-impl State {
-    /// Has all that are connected keep a roster of the same members that count, of which no epoch comes.
-    fn note(&mut self, noted: impl FnOnce(&Roster) -> Roster) -> Changed {
-        let Some(roster) = self.membership.roster().cloned().filter(|_| !self.has_ended) else { return Changed::Ended };
-        let may_go_on = self.view.may_go_on_with(self.connected(), self.in_use());
-        if !may_go_on || !self.keep_everywhere(noted(&roster)) {
-            return Changed::TooFew;
-        }
-        let informed = self.informed();
-        if self.view.is_quorum(informed) { Changed::Done } else { Changed::Undecided }
-    }
-
-    /// Has all that are connected keep a roster, durably. One that does not is lost. False: it cannot be kept.
-    fn keep_everywhere(&mut self, roster: Roster) -> bool {
-        let is_one = self.membership.replace(roster);
-        if is_one {
-            let _ = self.informed();
-        }
-        is_one
-    }
-
-    /// Those that are told of an epoch, each of which keeps the roster by now.
-    pub(super) fn informed(&mut self) -> Positions {
-        let connected = self.connected();
-        let lacking = self.membership.lacking(connected);
-        let encoded = self.membership.roster().filter(|_| lacking != 0).and_then(|roster| roster.encode().ok());
-        let Some(encoded) = encoded else { return connected };
-        let told = |told, request| self.tell(lacking & told, &request, &Reply::RosterSet);
-        let kept = RosterPart::requests(&encoded).fold(lacking, told);
-        self.membership.note_kept(kept);
-        self.membership.informed(self.connected())
-    }
-
-    /// A change of the members whose epoch is in force holds: has them keep it so.
-    pub(super) fn settle_members(&mut self) {
-        if self.membership.settle(&mut self.view) {
-            let _ = self.informed();
-        }
+        state.known.membership.remove_place(position);
+        state.known.note_change();
+        state.known.view.remove_place(position);
     }
 }
 
