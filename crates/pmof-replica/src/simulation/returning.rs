@@ -46,7 +46,9 @@ impl Session {
         while !self.is_stopping.get() {
             let members = self.open.borrow().members.clone();
             for (position, member) in members.iter().enumerate() {
-                let is_out = !member.state().is_well() && !member.state().is_removed();
+                let is_witness_copied_to = self.world.borrow().control == Some(Control::WitnessCaughtUp);
+                let is_well = member.state().is_well() && !(is_witness_copied_to && member.state().is_witness());
+                let is_out = !is_well && !member.state().is_removed();
                 if is_out && !std::mem::replace(&mut self.attended.borrow_mut()[position], true) {
                     self.tasks.start(self.writer, Rc::clone(&self).bring_back(position));
                 }
