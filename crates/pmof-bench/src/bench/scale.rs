@@ -190,12 +190,15 @@ impl ScaleArgs {
             // One beginning for all: those that get a CPU late have less time, not another.
             let start = *started.get_or_init(Instant::now);
             let mut now = Instant::now();
-            while now - start < self.round_time() {
+            // Each has a turn, also one whose CPU comes when the time is up.
+            loop {
                 worker.step()?;
                 let before = mem::replace(&mut now, Instant::now());
                 histogram.record(now - before);
+                if now - start >= self.round_time() {
+                    return Ok((histogram, now - start));
+                }
             }
-            Ok((histogram, now - start))
         };
         let cpu = |process_id| Usage::of_process(process_id).map(|usage| usage.cpu);
         let used = || -> Result<_> { Ok([cpu(std::process::id())?, server.map_or(Ok(Duration::ZERO), cpu)?]) };

@@ -7,6 +7,7 @@ use std::{
     net::TcpStream,
     path::Path,
     process::Child,
+    sync::atomic::{AtomicUsize, Ordering},
     thread,
     time::Duration,
 };
@@ -175,6 +176,8 @@ fn a_killed_server_keeps_what_it_answered() {
     let mut kept = BTreeMap::new();
     for run in 0..4 {
         let (mut child, address) = server(&two);
+        let answered = AtomicUsize::new(0);
+        let answered = &answered;
         thread::scope(|scope| {
             let clients = (0..3).map(|client| {
                 // Before the server is killed.
@@ -192,11 +195,16 @@ fn a_killed_server_keeps_what_it_answered() {
                         }
                         assert!(answer.contains(" on 2/2"), "{answer}");
                         answers.push((number_before(&answer, ' '), line));
+                        answered.fetch_add(1, Ordering::Relaxed);
                     }
                     answers
                 })
             });
             let clients: Vec<_> = clients.collect();
+            // The first is killed at any time, the others in the middle of their work.
+            while run > 0 && answered.load(Ordering::Relaxed) == 0 {
+                thread::sleep(Duration::from_millis(1));
+            }
             thread::sleep(Duration::from_millis(30 * run));
             child.kill().unwrap();
             child.wait().unwrap();

@@ -245,7 +245,7 @@ fn points_are_kept_as_is_advised_where_none_are() {
 
 #[test]
 fn a_rollback_that_was_interrupted_goes_on_as_is_advised() {
-    let size_bytes = 128 << 20;
+    let size_bytes = 32 << 20;
     let mut two: [Target; 2] = std::array::from_fn(|_| Target::start());
     let [a, far] = std::array::from_fn(|at: usize| two[at].url("large"));
     let write_all = |pool: &Pool, byte: u8| {
