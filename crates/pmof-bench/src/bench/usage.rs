@@ -111,12 +111,10 @@ mod tests {
     fn this_process_takes_something_and_more_when_it_works() {
         let before = Usage::of_process(std::process::id()).unwrap();
         assert!(before.resident_bytes > 0 && before.threads > 0, "{before:?}");
-        let start = std::time::Instant::now();
-        while start.elapsed() < Duration::from_millis(100) {
-            std::hint::spin_loop();
+        // On a busy machine it may take long to get a CPU for a tick of the clock.
+        while Usage::of_process(std::process::id()).unwrap().cpu <= before.cpu {
+            (0..1_000_000).for_each(|_| std::hint::spin_loop());
         }
-        let after = Usage::of_process(std::process::id()).unwrap();
-        assert!(after.cpu > before.cpu, "{before:?} {after:?}");
         assert!(own_cpu() > before.cpu && cpu_of(std::process::id()).unwrap() > Duration::ZERO);
     }
 
