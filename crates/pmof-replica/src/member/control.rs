@@ -131,7 +131,7 @@ impl Control {
     }
 
     /// Waits for the answer. A failure takes the replica out of use; a refusal does not.
-    fn answer(&self, asking: Asking<'_>) -> Result<Reply, Arc<ReplicaError>> {
+    pub(crate) fn answer(&self, asking: Asking<'_>) -> Result<Reply, Arc<ReplicaError>> {
         let Some(asked) = asking.asked else {
             return Err(self.check_in_use().err().unwrap_or_else(|| self.fail(ReplicaError::Unexpected)));
         };

@@ -28,9 +28,9 @@ impl Open {
         let all = || std::iter::once(0..self.facts.size_bytes).collect();
         let Some(intent) = &self.intent else { return all() };
         let mut words = vec![0; intent.layout().word_count()];
-        for member in self.in_use() {
-            let map = member.control().ok_or_else(|| Arc::new(ReplicaError::Unexpected));
-            match map.and_then(|control| read_map(control, words.len())) {
+        let members: Vec<_> = self.in_use().collect();
+        for (member, map) in members.iter().zip(read_maps(&members, words.len())) {
+            match map {
                 Ok(map) => words.iter_mut().zip(map).for_each(|(word, bits)| *word |= bits),
                 // It is lost, and counts no more.
                 Err(_) if !member.state().is_connected() => {}
@@ -177,16 +177,39 @@ impl Open {
     }
 }
 
-/// All words of a member's map.
-fn read_map(control: &Control, word_count: usize) -> Result<Vec<u32>, Arc<ReplicaError>> {
-    let mut map = Vec::with_capacity(word_count);
-    while map.len() < word_count {
-        let first = map.len() as u16;
-        match control.ask(&Request::Intent { first })? {
-            Reply::Intent { first: of, words } if of == first && !words.is_empty() => map.extend(words),
-            _ => return Err(control.fail(ReplicaError::Unexpected)),
+type ReadMap = Result<Vec<u32>, Arc<ReplicaError>>;
+
+/// All words of each member's map: all members are asked at once, for as many words as one reply holds.
+fn read_maps(members: &[&Arc<dyn Member>], word_count: usize) -> Vec<ReadMap> {
+    let none = || Err(Arc::new(ReplicaError::Unexpected));
+    let controls: Vec<_> = members.iter().map(|member| member.control()).collect();
+    let mut maps: Vec<ReadMap> = controls
+        .iter()
+        .map(|control| if control.is_some() { Ok(Vec::with_capacity(word_count)) } else { none() })
+        .collect();
+    loop {
+        let lacks = |map: &ReadMap| map.as_ref().ok().map(Vec::len).filter(|read| *read < word_count);
+        let asked: Vec<_> = { controls.iter().zip(&maps).enumerate() }
+            .filter_map(|(at, (control, map))| {
+                let (control, first) = ((*control)?, lacks(map)? as u16);
+                Some((at, control, first, control.start_asking(&Request::Intent { first })))
+            })
+            .collect();
+        if asked.is_empty() {
+            break;
+        }
+        for (at, control, first, asking) in asked {
+            let words = control.answer(asking).and_then(|reply| match reply {
+                Reply::Intent { first: of, words } if of == first && !words.is_empty() => Ok(words),
+                _ => Err(control.fail(ReplicaError::Unexpected)),
+            });
+            match (&mut maps[at], words) {
+                (Ok(map), Ok(words)) => map.extend(words),
+                (map, Err(why)) => *map = Err(why),
+                (Err(_), Ok(_)) => {}
+            }
         }
     }
-    map.truncate(word_count);
-    Ok(map)
+    maps.iter_mut().flatten().for_each(|map| map.truncate(word_count));
+    maps
 }
