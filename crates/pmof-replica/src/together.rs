@@ -21,7 +21,7 @@ mod tests;
 pub(crate) const GRACE: Duration = Duration::from_millis(300);
 /// The same where ssh has to log in and start a target: longer than that takes.
 pub(crate) const SSH_GRACE: Duration = Duration::from_secs(3);
-/// Where it is more, as on a busy machine: so many times what enough have taken, those of a question before too.
+/// If enough answers took long, to this question or an earlier one, the grace is this multiple of that time.
 const GRACE_TIMES: u32 = 3;
 
 /// How long the others are awaited once enough have answered, in several questions one after the other.
@@ -98,6 +98,9 @@ where
         let Ok((at, answer)) = next else { break };
         answers[at] = Some(answer);
         left -= 1;
+    }
+    if until.is_none() {
+        tempo.after(began.elapsed());
     }
     let silent = answers.iter().zip(&given_up).filter(|(answer, _)| answer.is_none());
     silent.for_each(|(_, given_up)| given_up.store(true, Ordering::Relaxed));

@@ -28,7 +28,7 @@ pub struct Epochs {
     pub view: View,
     /// What the members keep of each other.
     pub membership: Membership,
-    /// The pool is being closed: a persist that is acknowledged since has what it wrote on replicas that were closed in order, or that failed.
+    /// The pool is being closed: what a persist wrote that is acknowledged from now on is on replicas that are closed in order, or that have failed.
     pub has_ended: bool,
     /// Epochs that were announced, and members that were introduced: each undoes an announcement before it.
     changes: u64,
@@ -69,12 +69,12 @@ pub enum Introducing {
     Give(Roster),
     /// It is to be told this.
     Tell(Vec<(Request, Reply)>),
-    /// It has its place now. `needs_change`: an epoch is to [begin](begin).
+    /// It has its place now.
     Placed {
-        /// Whether.
+        /// An epoch is to [begin](begin()), which counts it.
         needs_change: bool,
     },
-    /// It does not get one.
+    /// It gets no place.
     Refused,
 }
 
@@ -280,6 +280,9 @@ pub async fn clear_forced(driver: &impl Driver) -> Changed {
 
 /// Has all that are connected keep a roster of the same members that count, of which no epoch comes.
 async fn note(driver: &impl Driver, noted: impl FnOnce(&Roster) -> Roster) -> Changed {
+    if driver.with(|epochs| epochs.has_ended) {
+        return Changed::Ended;
+    }
     if !settle_last(driver).await {
         return Changed::Undecided;
     }
@@ -294,6 +297,9 @@ async fn note(driver: &impl Driver, noted: impl FnOnce(&Roster) -> Roster) -> Ch
 
 /// Changes the members durably. What is posted meanwhile is acknowledged behind it.
 pub async fn change(driver: &impl Driver, planned: &Planned) -> Changed {
+    if driver.with(|epochs| epochs.has_ended) {
+        return Changed::Ended;
+    }
     if !settle_last(driver).await {
         return Changed::Undecided;
     }

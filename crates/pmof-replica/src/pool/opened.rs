@@ -51,6 +51,8 @@ pub(super) fn check_opened(
     else {
         return Err(ReplicaError::Unexpected);
     };
+    // Before it is compared: what does not describe its memory is no target.
+    Reached::check(site, &descriptor)?;
     Identity::check(Identity { uuid: pool_uuid, size_bytes, user_flags, replica_count }, identity)?;
     if replica_index >= replica_count {
         return Err(ReplicaError::Unexpected);
@@ -60,6 +62,14 @@ pub(super) fn check_opened(
 }
 
 impl Reached {
+    /// Checks that a descriptor is one.
+    pub(super) fn check(site: &Site, descriptor: &[u8]) -> Result<(), ReplicaError> {
+        match site {
+            Site::Target(_) => RemoteRegion::from_descriptor(descriptor).map(drop).map_err(ReplicaError::from),
+            Site::Here(_) => Ok(()),
+        }
+    }
+
     /// The bytes of a replica that was opened, by its `descriptor`, ready for what it was opened for: flushes reach `wanted` at least.
     pub(super) fn open(
         site: &Site,

@@ -232,7 +232,7 @@ impl Format for Opening {
         let state = opened.first().map(|opened| &opened.replica.state).ok_or(PoolError::NoReplicas)?;
         let base = Base::after(state.epoch, state.opening, &state.ancestors);
         if new == New::Unpublished {
-            // None of it would be there to catch up.
+            // A replica that is left behind would not be there any more to catch up.
             self.wanted.slow_after = None;
         }
         Ok(NativeReplicas::new(self, opened, identity, (base, 0), Origin::Made(new)))

@@ -25,7 +25,7 @@ const BUSY_WAIT: Duration = Duration::from_secs(1);
 const FIRST_PAUSE: Duration = Duration::from_millis(5);
 const LONGEST_PAUSE: Duration = Duration::from_millis(80);
 /// How long targets are awaited that release what was opened there.
-const RELEASE_WAIT: Duration = Duration::from_secs(1);
+pub(super) const RELEASE_WAIT: Duration = Duration::from_secs(1);
 
 /// An opening that runs.
 pub(super) struct Run<P, F, R> {
@@ -135,7 +135,7 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
         Ok(FoundPool { identity, electorate, opened, unread, base, mark, source, left, is_forced })
     }
 
-    /// How many answers are enough.
+    /// How long answers are awaited once `enough` have come, at addresses like these.
     pub(super) fn patience(&self, enough: usize, places: &[Arc<P>]) -> Patience {
         if self.terms.is_patient {
             return Patience::ENDLESS;
@@ -240,8 +240,9 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
         enough: usize,
         identity: &mut Option<Identity>,
     ) -> (Vec<OpenedReplica>, Vec<Failed<F>>) {
-        // What changes something there is awaited: carried out late, it would fence a later writer, or leave a replica of a pool that was not made.
-        let changes = matches!(wish, Wish::Create(_)) || self.terms.take_over.is_some();
+        // What changes something there is awaited. Carried out late, a takeover would fence a later writer, a creation would leave a replica of a pool that was not made,
+        // and an opening for writing would make the replica busy for the next attempt.
+        let changes = self.access == OpenFor::Write;
         let patience = if changes { Patience::ENDLESS } else { self.patience(enough, &[]) };
         let replies = match first {
             Some(first) => self.ask_first(&sites, wish, first).await,
@@ -349,7 +350,7 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
         answers
     }
 
-    /// Asks one, and the others only where that one is had: of several programs the one that gets it is alone with the others. `None`: not asked.
+    /// Asks one, and the others only after that one is opened: of several programs that make the same pool, only the one that gets it asks for the others. `None`: not asked.
     async fn ask_first(&self, sites: &[(usize, SiteId)], wish: Wish, first: usize) -> Vec<Option<Replied<F>>> {
         let exchange = &*self.exchange;
         let mut answers: Vec<Option<Replied<F>>> = sites.iter().map(|_| None).collect();
@@ -370,11 +371,17 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
     /// Lets others open replicas that this opening does not use, before its caller may try again. They stay as they were found.
     pub(super) async fn release(&self, sites: impl Iterator<Item = SiteId>) {
         // What cannot be undone ends with the connection.
-        self.ask_each(sites.map(|site| (site, vec![Request::Close { in_order: false }])).collect()).await;
+        self.close_each(sites).await;
     }
 
-    /// Sends requests to several targets side by side, to each one after the other, and ignores what they say.
-    pub(super) async fn ask_each(&self, requests: Vec<(SiteId, Vec<Request>)>) {
+    /// The same. Returns for each whether its target has answered in time.
+    pub(super) async fn close_each(&self, sites: impl Iterator<Item = SiteId>) -> Vec<bool> {
+        let close = |site| (site, vec![Request::Close { in_order: false }]);
+        self.ask_each(sites.map(close).collect(), Patience::within(RELEASE_WAIT)).await
+    }
+
+    /// Sends requests to several targets side by side, to each one after the other, and ignores what they say. Returns for each whether it has answered all.
+    pub(super) async fn ask_each(&self, requests: Vec<(SiteId, Vec<Request>)>, patience: Patience) -> Vec<bool> {
         let exchange = &*self.exchange;
         let tasks = requests.into_iter().map(|(site, requests)| -> Task<'_, ()> {
             Box::pin(async move {
@@ -383,7 +390,8 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
                 }
             })
         });
-        exchange.together(tasks.collect(), Patience::within(RELEASE_WAIT), |()| false).await;
+        let answered = exchange.together(tasks.collect(), patience, |()| false).await;
+        answered.into_iter().map(|answered| answered.is_some()).collect()
     }
 
     /// Opens replicas whose state may be an older one, where a number was asked for and there are too few without these.

@@ -82,6 +82,7 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
                 (self.places[position].pool_name().clone(), MeantReplica { uuid, epoch: Some(creation.epoch) });
             (site, vec![Request::Close { in_order: false }, Request::Remove { name, meant: Some(meant) }])
         });
-        self.ask_each(requests.collect()).await;
+        // However long it takes: else the next creation finds them.
+        self.ask_each(requests.collect(), Patience::ENDLESS).await;
     }
 }

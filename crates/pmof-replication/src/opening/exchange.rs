@@ -22,7 +22,7 @@ use super::{
 const GRACE: Duration = Duration::from_millis(300);
 /// The same where an address starts a target first: longer than a login through ssh takes.
 const START_GRACE: Duration = Duration::from_secs(3);
-/// Where enough answers took long, those before too, as on a busy machine, the grace is this multiple of it.
+/// If enough answers took long, in this phase or an earlier one, the grace is this multiple of that time.
 const GRACE_TIMES: u32 = 3;
 
 pub(super) type Answered<F> = Result<Answer, Cause<F>>;
@@ -98,6 +98,10 @@ impl<P, F: Failure> Exchange<P, F> {
     /// The time that has passed since an earlier `now`.
     pub(super) fn since(&self, earlier: Duration) -> Duration {
         self.now().saturating_sub(earlier)
+    }
+
+    fn note_time(&self, began: Duration) {
+        self.took.set(self.took.get().max(self.since(began)));
     }
 
     pub(super) fn wakes_at(&self) -> Option<Duration> {
@@ -178,11 +182,12 @@ impl<P, F: Failure> Exchange<P, F> {
                 }
             }
             if answers.iter().all(Option::is_some) {
+                self.note_time(began);
                 return Poll::Ready(());
             }
             if !is_enough && answers.iter().flatten().filter(|answer| counts(answer)).count() >= patience.enough {
                 is_enough = true;
-                self.took.set(self.took.get().max(self.since(began)));
+                self.note_time(began);
                 let grace = self.now() + patience.grace.max(self.took.get() * GRACE_TIMES);
                 until = Some(until.map_or(grace, |limit| limit.min(grace)));
             }

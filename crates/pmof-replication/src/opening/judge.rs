@@ -6,6 +6,7 @@ use pmof_control::OpenFor;
 
 use super::{
     Cause, Failure, Refusal, Rules,
+    action::Action,
     ask::{Failed, Run},
     heard::Heard,
     outcome::{Identity, OpenedReplica, UnreadReplica},
@@ -146,6 +147,7 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
         let mut others: Vec<_> = behind.chain(foreign).collect();
         others.sort_unstable_by_key(|(at, ..)| core::cmp::Reverse(*at));
         let mut released = Vec::new();
+        let mut unread = Vec::new();
         for (at, apart, may_catch_up) in others {
             let why = opened[at].why_apart(apart, made);
             if may_catch_up && self.access == OpenFor::Write {
@@ -154,12 +156,18 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
             }
             let OpenedReplica { position, site, state, .. } = opened.remove(at);
             released.push(site);
-            if may_catch_up {
-                self.unread.push(UnreadReplica { position, site, state });
-            }
+            unread.push(may_catch_up.then_some(UnreadReplica { position, site, state }));
             self.left_out.push((position, why.into()));
         }
-        self.release(released.into_iter()).await;
+        let answered = self.close_each(released.iter().copied()).await;
+        for (unread, answered) in unread.into_iter().zip(answered) {
+            match unread {
+                Some(unread) if answered => self.unread.push(unread),
+                // Its answer would be taken for that of the next question.
+                Some(UnreadReplica { site, .. }) => self.exchange.tell(Action::Drop { site }),
+                None => {}
+            }
+        }
         self.left_out.sort_by_key(|(position, _)| *position);
     }
 
@@ -179,7 +187,7 @@ fn words(opened: &[OpenedReplica]) -> Vec<Word<'_>> {
     words.collect()
 }
 
-/// Two positions with one index, the later one first, and that index: a replica and a copy of it are one replica.
+/// The first replica whose index another has, too: its position, the position of the other, and the index. A replica and a copy of it count as one.
 pub fn one_twice(replicas: impl IntoIterator<Item = (usize, u16)>) -> Option<(usize, usize, u16)> {
     let mut seen: Vec<(usize, u16)> = Vec::new();
     for (position, index) in replicas {

@@ -6,7 +6,8 @@ use pmof_control::{OpenFor, Roster, RosterMember, RosterPart};
 
 use super::{
     Cause, Failure, Reason, Refusal, Rules,
-    ask::{Failed, Run},
+    ask::{Failed, RELEASE_WAIT, Run},
+    exchange::Patience,
     outcome::{Identity, OpenedReplica},
 };
 use crate::{
@@ -65,7 +66,7 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
             let why = Reason::Outside { outsider, index, opening: state.opening, others: last };
             self.left_out.push((position, why.into()));
         }
-        self.ask_each(requests).await;
+        self.ask_each(requests, Patience::within(RELEASE_WAIT)).await;
     }
 
     /// Releases a copy of one member's file at another member's address, where the member itself is open at its own: by what the members keep that is

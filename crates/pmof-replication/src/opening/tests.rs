@@ -362,40 +362,40 @@ fn patient_openings_await_all() {
     assert!(matches!(opening.next_question(), Some(Question { action: Action::Send { .. }, .. })));
 }
 
+/// Two have opened, and the third is asked and does not answer: carried out late, it would fence a later writer, or keep the replica busy.
 #[test]
-fn take_overs_are_never_left_behind() {
-    let mut net = net(3);
-    let taking = Terms { take_over: Some(Duration::ZERO), ..terms() };
-    let mut opening = Opening::<At, Failed, _>::open(taking, OpenFor::Write, places(&["0", "1", "2"]), ShippedRules);
-    let mut now = Duration::ZERO;
-    let mut held = None;
-    let mut answer = None;
-    while held.is_none() {
-        now += Duration::from_millis(1);
-        assert!(opening.step(now, answer.take()).is_none());
-        while let Some(Question { call, action }) = opening.next_question() {
-            if net.asked("TakeOver").len() == 2
-                && matches!(&action, Action::Send { request: Request::TakeOver { .. }, .. })
-            {
-                held = Some((call, action));
-            } else if let Some(answered) = net.answer(&action) {
-                assert!(opening.step(now, Some((call, answered))).is_none());
+fn requests_that_change_something_are_awaited() {
+    for (take_over, verb) in [(Some(Duration::ZERO), "TakeOver"), (None, "Open")] {
+        let mut net = net(3);
+        let terms = Terms { take_over, ..terms() };
+        let mut opening = Opening::<At, Failed, _>::open(terms, OpenFor::Write, places(&["0", "1", "2"]), ShippedRules);
+        let (mut now, mut held) = (Duration::ZERO, None);
+        while held.is_none() {
+            now += Duration::from_millis(1);
+            assert!(opening.step(now, None).is_none());
+            while let Some(Question { call, action }) = opening.next_question() {
+                let opens =
+                    matches!(&action, Action::Send { request: Request::TakeOver { .. } | Request::Open { .. }, .. });
+                if opens && net.asked(verb).len() == 2 {
+                    held = Some((call, action));
+                } else if let Some(answered) = net.answer(&action) {
+                    assert!(opening.step(now, Some((call, answered))).is_none());
+                }
             }
         }
-    }
-    // Two have opened, and the third would fence a later writer if it were carried out late.
-    assert_eq!(opening.wakes_at(), None);
-    let (call, action) = held.unwrap();
-    now += Duration::from_secs(100);
-    let answered = net.answer(&action).unwrap();
-    let mut outcome = opening.step(now, Some((call, answered)));
-    while outcome.is_none() {
-        let Some(Question { call, action }) = opening.next_question() else { panic!("it waits") };
-        if let Some(answered) = net.answer(&action) {
-            outcome = opening.step(now, Some((call, answered)));
+        assert_eq!(opening.wakes_at(), None, "no time ends {verb}");
+        let (call, action) = held.unwrap();
+        now += Duration::from_secs(100);
+        let answered = net.answer(&action).unwrap();
+        let mut outcome = opening.step(now, Some((call, answered)));
+        while outcome.is_none() {
+            let Some(Question { call, action }) = opening.next_question() else { panic!("it waits") };
+            if let Some(answered) = net.answer(&action) {
+                outcome = opening.step(now, Some((call, answered)));
+            }
         }
+        assert_eq!(positions(&outcome.unwrap().pool.unwrap()), [0, 1, 2]);
     }
-    assert_eq!(positions(&outcome.unwrap().pool.unwrap()), [0, 1, 2]);
 }
 
 #[test]
@@ -506,6 +506,26 @@ fn a_pool_is_made_everywhere_or_nowhere() {
     let outcome = contended.run(Opening::create(terms(), creation(), places(&["0", "1", "2"])));
     assert!(matches!(outcome.pool, Err(Refusal::Replica { position: 0, .. })), "{outcome:?}");
     assert_eq!((contended.asked("Create"), contended.asked("Remove")), (vec!["0"], vec![]));
+}
+
+/// A target that takes long to close what was made removes it all the same.
+#[test]
+fn what_was_made_is_removed_however_long_it_takes() {
+    let mut opening = Opening::<At, Failed, _>::create(terms(), creation(), places(&["0", "1"]));
+    let mut net = net(2);
+    net.node("1").refuses = Some(PoolRefusal::NoSpace);
+    let (mut now, mut outcome) = (Duration::ZERO, opening.step(Duration::ZERO, None));
+    while outcome.is_none() {
+        let Some(Question { call, action }) = opening.next_question() else { panic!("it waits") };
+        if matches!(&action, Action::Send { request: Request::Close { .. }, .. }) {
+            now += Duration::from_secs(30);
+            assert!(opening.step(now, None).is_none(), "it is awaited");
+        }
+        if let Some(answer) = net.answer(&action) {
+            outcome = opening.step(now, Some((call, answer)));
+        }
+    }
+    assert_eq!(net.asked("Remove"), ["0"]);
 }
 
 #[test]

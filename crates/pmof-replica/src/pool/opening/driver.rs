@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -58,9 +59,22 @@ pub(super) struct Driven<T> {
 #[derive(Debug, Default)]
 pub(super) struct Sites(BTreeMap<SiteId, (Site, Option<Reached>)>);
 
+/// Connections that the outcome does not name end, also where a worker is still waiting for an answer there.
+impl Drop for Sites {
+    fn drop(&mut self) {
+        for (site, _) in self.0.values() {
+            site.disconnect();
+        }
+    }
+}
+
 impl Sites {
     pub(super) fn take(&mut self, site: SiteId) -> Option<(Site, Option<Reached>)> {
         self.0.remove(&site)
+    }
+
+    fn connected(&self, site: SiteId) -> Option<Site> {
+        self.0.get(&site).map(|(site, _)| site.clone())
     }
 }
 
@@ -68,8 +82,8 @@ impl Sites {
 #[derive(Debug)]
 enum Order {
     Connect { url: Arc<PoolUrl>, limit: Option<Duration> },
-    Send(Request),
-    Map { access: OpenFor, size_bytes: u64 },
+    Send { site: Site, request: Request },
+    Map { site: Site, access: OpenFor, size_bytes: u64 },
 }
 
 /// What has come of it.
@@ -88,7 +102,6 @@ struct Worker {
     reach: Reach,
     peers: Peers,
     require: Durability,
-    connected: Option<Site>,
     /// Of the replica that was opened there last.
     descriptor: Vec<u8>,
     reports: Sender<Report>,
@@ -124,28 +137,28 @@ impl Worker {
     fn report(&mut self, call: CallId, order: Order) {
         let reports = self.reports.clone();
         let owed = Owed(&reports, Some((self.site, call)));
-        let carried = self.carry_out(order);
-        owed.report(carried);
+        // A panic is reported by its guard, and the next order carried out.
+        let carried = catch_unwind(AssertUnwindSafe(|| self.carry_out(order)));
+        if let Ok(carried) = carried {
+            owed.report(carried);
+        }
     }
 
     fn carry_out(&mut self, order: Order) -> Result<Carried, ReplicaError> {
-        if let Order::Connect { url, limit } = order {
-            let site = self.limited(limit).site(&self.peers, &url)?;
-            self.connected = Some(site.clone());
-            return Ok(Carried::Connected(site));
-        }
-        let site = self.connected.as_ref().ok_or(ReplicaError::Unexpected)?;
+        // It keeps no connection: one that is not used any more ends with the call.
         match order {
-            Order::Connect { .. } => Err(ReplicaError::Unexpected),
-            Order::Send(request) => {
+            Order::Connect { url, limit } => Ok(Carried::Connected(self.limited(limit).site(&self.peers, &url)?)),
+            Order::Send { site, request } => {
                 let mut reply = site.ask(&request)?;
                 if let Reply::Opened { descriptor, .. } = &mut reply {
+                    // Before it is compared with others: what does not describe its memory is no target.
+                    Reached::check(&site, descriptor)?;
                     self.descriptor = std::mem::take(descriptor);
                 }
                 Ok(Carried::Replied(Box::new(reply)))
             }
-            Order::Map { access, size_bytes } => {
-                let reached = Reached::open(site, &self.descriptor, size_bytes, (self.require, access))?;
+            Order::Map { site, access, size_bytes } => {
+                let reached = Reached::open(&site, &self.descriptor, size_bytes, (self.require, access))?;
                 Ok(Carried::Mapped(Box::new(reached)))
             }
         }
@@ -171,7 +184,7 @@ struct Hand {
 
 enum Work {
     Elsewhere(Sender<(CallId, Order)>),
-    /// Of the only replica, and where there is no thread: the driver does it.
+    /// The driver does the work itself: for the only replica, or where no thread could be started.
     Here(Box<Worker>),
 }
 
@@ -179,14 +192,19 @@ impl Driver<'_> {
     /// Runs an opening to its end.
     pub(super) fn drive<T>(&self, mut opening: Opening<PoolUrl, ReplicaError, T>) -> Driven<T> {
         let (began, mut run) = (Instant::now(), Running::new(self, self.named.len() == 1));
-        let mut answer = None;
+        let (mut answer, mut clock) = (None, Duration::ZERO);
         loop {
-            let outcome = opening.step(began.elapsed(), answer.take());
-            while let Some(question) = opening.next_question() {
-                run.carry_out(question);
-            }
+            // While there are answers no time is up, however late this thread comes to them.
+            let due = opening.wakes_at().filter(|_| answer.is_some()).unwrap_or(Duration::MAX);
+            clock = clock.max(began.elapsed().min(due.saturating_sub(Duration::from_nanos(1))));
+            let outcome = opening.step(clock, answer.take());
+            let questions: Vec<_> = std::iter::from_fn(|| opening.next_question()).collect();
+            // What this thread does itself comes behind what others can begin.
+            let (here, elsewhere): (Vec<_>, Vec<_>) = questions.into_iter().partition(|question| run.is_here(question));
+            elsewhere.into_iter().chain(here).for_each(|question| run.carry_out(question));
             if let Some(outcome) = outcome {
-                return Driven { outcome, sites: run.sites, surveyed: run.surveyed };
+                run.give_up();
+                return Driven { outcome, sites: std::mem::take(&mut run.sites), surveyed: run.surveyed.take() };
             }
             answer = run.next_answer(opening.wakes_at().map(|at| at.saturating_sub(began.elapsed())));
         }
@@ -229,8 +247,14 @@ impl<'d> Running<'d> {
                 self.hands.insert(site, hand);
                 self.order(site, call, Order::Connect { url: place, limit });
             }
-            Action::Send { site, request } => self.order(site, call, Order::Send(request)),
-            Action::Map { site, access, size_bytes } => self.order(site, call, Order::Map { access, size_bytes }),
+            Action::Send { site, request } => {
+                let order = self.sites.connected(site).map(|site| Order::Send { site, request });
+                self.order_there(site, call, order);
+            }
+            Action::Map { site, access, size_bytes } => {
+                let order = self.sites.connected(site).map(|site| Order::Map { site, access, size_bytes });
+                self.order_there(site, call, order);
+            }
             Action::Unmap { site } => {
                 self.sites.0.get_mut(&site).map(|(_, reached)| reached.take());
             }
@@ -255,6 +279,31 @@ impl<'d> Running<'d> {
         }
     }
 
+    /// Whether this thread would carry it out.
+    fn is_here(&self, question: &Question<PoolUrl>) -> bool {
+        let site = match &question.action {
+            Action::Connect { .. } => return self.is_alone,
+            Action::Send { site, .. } | Action::Map { site, .. } | Action::Unmap { site } | Action::Drop { site } => {
+                site
+            }
+            Action::Survey => return true,
+        };
+        self.hands.get(site).is_some_and(|hand| matches!(hand.work, Work::Here(_)))
+    }
+
+    /// Ends all attempts to connect.
+    fn give_up(&self) {
+        self.hands.values().for_each(|hand| hand.given_up.store(true, Ordering::Relaxed));
+    }
+
+    /// `None`: it is not connected, or not any more.
+    fn order_there(&mut self, site: SiteId, call: CallId, order: Option<Order>) {
+        match order {
+            Some(order) => self.order(site, call, order),
+            None => self.answered.push_back((call, Err(ReplicaError::Unexpected))),
+        }
+    }
+
     fn hand(&mut self, site: SiteId) -> Hand {
         let Driver { reach, peers, require, .. } = *self.driver;
         let given_up = Arc::new(AtomicBool::new(false));
@@ -263,7 +312,6 @@ impl<'d> Running<'d> {
             reach: reach.until(&given_up),
             peers: peers.clone(),
             require,
-            connected: None,
             descriptor: Vec::new(),
             reports: self.reports.clone(),
         };
