@@ -24,12 +24,11 @@ use uuid::Uuid;
 use super::{
     faults::Fault,
     plan::{Control, PAGES},
-    serving::REQUEST_ID,
     session::{Member, Open, Session, positions},
     target::{Answer, Message},
     tasks::{Lock, Shared, Tasks, sleep},
     truth::{Pages, is_rotten, sound},
-    versions::{Version, is_left_out},
+    versions::{REQUEST_ID, Version, is_left_out},
     world::World,
 };
 use crate::{

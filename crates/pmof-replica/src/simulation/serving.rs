@@ -16,9 +16,6 @@ use super::{
 };
 use crate::pages::PAGE_BYTES;
 
-/// Number of each request: an initiator has one under way.
-pub(super) const REQUEST_ID: u32 = 1;
-
 /// Bytes of the pool.
 const POOL_BYTES: u64 = PAGES as u64 * PAGE_BYTES;
 

@@ -21,10 +21,10 @@ use super::{
     names::fresh,
     plan::{Control, PAGES, WORDS},
     scrubbing::compared,
-    serving::REQUEST_ID,
     target::{Answer, Message},
     tasks::{Lock, Shared, Tasks, sleep, until},
     truth::{Pages, sound, sound_page},
+    versions::REQUEST_ID,
 };
 use crate::{
     catch_up::CatchUp,

@@ -9,8 +9,11 @@ use pmof_mem::Durability;
 use pmof_target::StoreError;
 use uuid::Uuid;
 
-use super::{areas::SIZE_BYTES, random::Random, serving::REQUEST_ID};
+use super::{areas::SIZE_BYTES, random::Random};
 use crate::ReplicaError;
+
+/// Number of each request: an initiator has one under way.
+pub(super) const REQUEST_ID: u32 = 1;
 
 /// What is another version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
