@@ -65,6 +65,9 @@ impl Pool {
     }
 }
 
+/// How often a spare's replica that is given back is asked to be removed, for a second each.
+const GIVE_BACK_TRIES: usize = 10;
+
 impl Changer<'_> {
     pub(super) fn add_spare(&self, url: &Arc<PoolUrl>) -> Result<(), ChangeError> {
         let roster = self.roster()?;
@@ -154,7 +157,10 @@ impl Changer<'_> {
         drop(made);
         // What cannot be removed now is when it is tried again.
         if let Ok(site) = self.returns.site(url) {
-            let _ = site.ask(&Request::Remove { name: url.name.clone(), meant });
+            let remove = Request::Remove { name: url.name.clone(), meant };
+            // The thread that copied to it lets go of it only when its window is done, on a busy machine after seconds.
+            let is_answered = |_| site.ask_when_free(&remove).map_or_else(|error| !error.is_busy(), |_| true);
+            let _ = (0..GIVE_BACK_TRIES).any(is_answered);
         }
         outcome.map(drop)
     }
