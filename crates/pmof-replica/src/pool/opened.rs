@@ -30,7 +30,7 @@ pub(super) enum Reached {
 }
 
 /// Checks that an answer is what was asked for, and the same pool as those before it. One of a witness's size may be a witness: only the pool's roster
-/// tells, so that whoever calls this has to [ask it](check_size).
+/// tells, so that [`Identity::check_size`] is to follow.
 pub(super) fn check_opened(
     reply: Reply,
     site: &Site,
