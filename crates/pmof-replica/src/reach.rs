@@ -13,16 +13,11 @@ use pmof_access::{
 use pmof_bootstrap::{SshOptions, SshSession, Started};
 use pmof_control::{InitiatorProcess, PoolName, PoolRefusal};
 use pmof_mem::{Declaration, causes};
+use pmof_replication::opening::limits::{GRACE, START_GRACE};
 use pmof_target::{LocalTarget, StoreOptions};
 use rustix::process::geteuid;
 
-use crate::{
-    PoolUrl, ReplicaError, TargetUrl,
-    peers::Peers,
-    site::Site,
-    target::TargetConnection,
-    together::{GRACE, SSH_GRACE},
-};
+use crate::{PoolUrl, ReplicaError, TargetUrl, peers::Peers, site::Site, target::TargetConnection};
 
 /// How targets are reached, and waited for: what the options of all pools have in common.
 #[derive(Clone, Debug)]
@@ -154,7 +149,7 @@ impl Reach {
 
 /// How much longer these places may take once enough of them have answered.
 pub(crate) fn grace(urls: &[Arc<PoolUrl>]) -> Duration {
-    if urls.iter().any(|url| matches!(url.target, TargetUrl::Ssh(_))) { SSH_GRACE } else { GRACE }
+    if urls.iter().any(|url| matches!(url.target, TargetUrl::Ssh(_))) { START_GRACE } else { GRACE }
 }
 
 /// This process, for people who look at a target for who writes.

@@ -16,20 +16,12 @@ use pmof_bootstrap::{Nonces, Prover, Secret, SshSession, random};
 use pmof_control::{
     ControlVersion, MAX_MESSAGE_BYTES, MessageHead, PoolName, PoolRefusal, Reply, Request, SpokenVersions,
 };
+use pmof_replication::opening::limits::{BUSY_WAIT, busy_pauses};
 
 use crate::ReplicaError;
 
 /// The answer to the one control message under way carries this number.
 const REQUEST_ID: u32 = 1;
-
-/// How long a pool that another has open is asked for: longer than a target takes to notice that the other is gone, where its system
-/// closed the connection.
-const BUSY_WAIT: Duration = Duration::from_secs(1);
-
-/// The pauses before what another has open is asked for again: from 5 ms on each twice as long as the one before, up to 80 ms.
-fn busy_pauses() -> impl Iterator<Item = Duration> {
-    std::iter::successors(Some(Duration::from_millis(5)), |pause| Some((*pause * 2).min(Duration::from_millis(80))))
-}
 
 /// How long it is asked who took a pool over.
 const HOLDER_WAIT: Duration = Duration::from_secs(1);

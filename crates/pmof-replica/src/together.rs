@@ -11,18 +11,12 @@ use std::{
 };
 
 use parking_lot::Mutex;
+use pmof_replication::opening::limits::GRACE_TIMES;
 
 use crate::ReplicaError;
 
 #[cfg(test)]
 mod tests;
-
-/// How much longer the others may take once enough have answered.
-pub(crate) const GRACE: Duration = Duration::from_millis(300);
-/// The same where ssh has to log in and start a target: longer than that takes.
-pub(crate) const SSH_GRACE: Duration = Duration::from_secs(3);
-/// If enough answers took long, to this question or an earlier one, the grace is this multiple of that time.
-const GRACE_TIMES: u32 = 3;
 
 /// How long the others are awaited once enough have answered, in several questions one after the other.
 #[derive(Debug)]

@@ -42,7 +42,8 @@ pub trait Driver {
     /// The positions of the members in such states.
     fn positions(&self, is: impl Fn(MemberState) -> bool) -> Positions;
 
-    /// Asks the same of these members at once. One that answers anything but `expected` is lost, one that takes too long may be left behind. Returns those that answered.
+    /// Sends one request to each of these members and waits for the replies. A member that replies anything but `expected` is lost, a slow one may be left behind. Returns the members
+    /// that replied as expected.
     fn tell(&self, asked: Positions, request: &Request, expected: &Reply) -> impl Future<Output = Positions>;
 
     /// A name for an epoch, which nothing has yet.
@@ -96,8 +97,8 @@ impl Epochs {
         self.changes += 1;
     }
 
-    /// Goes on with having a member know durably that it is behind the epoch in force, and gives it its place. The member is told between two of these steps, so that one
-    /// that does not answer keeps no other waiting.
+    /// The next step of introducing a member: it learns durably that it is behind the epoch in force, and then gets its place. The caller sends the requests between two
+    /// steps, without the lock, so that a member that does not answer delays no other.
     ///
     /// `known`: the replica that it is, where it has to be a member now. `found`: its state, unless it stayed connected.
     pub fn introduce(
@@ -132,7 +133,7 @@ impl Epochs {
         }
     }
 
-    /// The members that have the pool's data: as they were, while a change is under way. `witness_count`: of a pool whose targets keep no roster.
+    /// How many members have the pool's data; during a change of the members, as before it. `witness_count`: of a pool whose targets keep no roster.
     pub fn data_count(&self, witness_count: usize) -> usize {
         let is_witness = |member: &&RosterMember| member.role == Role::Witness;
         let in_roster = |roster: &Roster| roster.settled(|_| false).members.iter().filter(is_witness).count();
@@ -140,12 +141,12 @@ impl Epochs {
     }
 }
 
-/// Members in sync, but for one that a change under way removes.
+/// Members in sync, without the one that a pending change removes.
 pub fn in_use(driver: &impl Driver) -> Positions {
     driver.positions(MemberState::is_in_sync) & !driver.with(|epochs| epochs.membership.leaving())
 }
 
-/// Members that are told of an epoch: all that are connected, or all but those that are too slow where the others are enough.
+/// Members to which epochs are sent: all connected ones, or only the prompt ones where these are a quorum.
 pub fn connected(driver: &impl Driver) -> Positions {
     let prompt = driver.positions(MemberState::is_prompt);
     if driver.with(|epochs| epochs.view.is_quorum(prompt)) {
@@ -155,7 +156,7 @@ pub fn connected(driver: &impl Driver) -> Positions {
     }
 }
 
-/// Members whose answers count for a mark: those in use, and connected witnesses, by which an older copy of the only replica in sync is told.
+/// Members that keep the mark: members in use, and prompt witnesses, which expose an older copy of the only replica in sync.
 fn marked(driver: &impl Driver) -> Positions {
     let in_use = in_use(driver);
     if in_use == 0 {
@@ -171,7 +172,7 @@ fn may_go_on(driver: &impl Driver) -> bool {
     driver.with(|epochs| epochs.view.may_go_on_with(connected, in_use))
 }
 
-/// Has those that are told of an epoch keep the roster. Returns them.
+/// Sends the roster to connected members that lack it. Returns the members to which epochs are sent.
 pub async fn inform(driver: &impl Driver) -> Positions {
     let connected_now = connected(driver);
     let lacking = driver.with(|epochs| epochs.membership.lacking(connected_now));
@@ -233,7 +234,7 @@ pub async fn acknowledge(driver: &impl Driver, is_due: impl Fn() -> bool, note_m
     if driver.with(|epochs| epochs.has_ended) {
         return is_current(driver);
     }
-    // Those that are left behind are so before the mark is raised: it tells how far they came.
+    // Before the mark is raised a quorum knows which members are left behind: the mark says how far they came.
     let in_use = in_use(driver);
     let is_settled = driver.with(|epochs| epochs.view.is_settled(in_use)) || begin(driver).await;
     if !is_settled || !is_due() {
@@ -262,7 +263,7 @@ pub async fn tell_mark(driver: &impl Driver) {
     driver.tell(in_use(driver), &request, &Reply::Marked).await;
 }
 
-/// Whether no change of the members is under way whose outcome is not known, after an epoch that settles it where there was one.
+/// Settles a change of the members whose outcome is unknown, by a new epoch. Returns whether none is left.
 pub async fn settle_last(driver: &impl Driver) -> bool {
     let (has_change, has_ended) = driver.with(|epochs| (epochs.membership.has_change(), epochs.has_ended));
     !has_change || (!has_ended && begin(driver).await)

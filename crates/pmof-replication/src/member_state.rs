@@ -26,7 +26,7 @@ pub enum MemberState {
     /// It was lost while it was in sync, or the pool was opened without it. Nothing that it lacks is acknowledged before a quorum knows an
     /// epoch without it.
     Lost,
-    /// It is no member any more, or never was: it does not come back.
+    /// It was removed, or never was a member: it does not come back.
     Removed,
     /// It has data, and lacks some that was acknowledged; an epoch says so. While it is connected it catches up, or is about to.
     Behind(Link),
@@ -188,7 +188,7 @@ impl MemberState {
         !self.is_connected() && !self.is_removed()
     }
 
-    /// Whether it is no member any more, or never was.
+    /// Whether it was removed, or never was a member.
     #[inline]
     pub const fn is_removed(self) -> bool {
         matches!(self, Self::Removed)

@@ -53,7 +53,7 @@ fn unlike(table: &str) -> Vec<(MemberState, Event)> {
 #[test]
 fn each_event_in_each_state() {
     assert_eq!(unlike(TABLE), []);
-    // A table that has one row otherwise is told from it.
+    // One different row is noticed.
     let other = TABLE
         .replace("CaughtUp        !       -       -       InSync", "CaughtUp        !       -       -       -     ");
     assert_eq!(unlike(&other), [(MemberState::Behind(Link::Connected), Event::CaughtUp)]);

@@ -22,6 +22,7 @@ mod create;
 mod exchange;
 mod heard;
 mod judge;
+pub mod limits;
 mod others;
 mod outcome;
 mod outsiders;

@@ -39,8 +39,8 @@ pub struct FoundMember<P> {
     pub url: Arc<P>,
 }
 
-/// Counted members that are not among `found`, at the addresses that the roster has for them, except addresses in `named` and those that
-/// [may not be followed](Place::may_be_followed).
+/// Counted members that are not among `found`, at the addresses that the roster has for them, except addresses in `named` and addresses
+/// that [may not be followed](Place::may_be_followed).
 pub fn elsewhere<P: Place>(roster: &Roster, found: &[FoundMember<P>], named: &[Arc<P>]) -> Vec<FoundMember<P>> {
     let is_found = |member: &&RosterMember| found.iter().any(|found| member.is(found.index, found.replica_uuid));
     let missing = roster.counted().filter(|member| !is_found(member));

@@ -70,7 +70,7 @@ impl Programs {
 struct Fleet<'p> {
     programs: &'p Programs,
     transport: Transport,
-    /// Those that run. They end before their directory goes.
+    /// Running processes, which end before their directory is removed.
     targets: Vec<Option<Target>>,
     urls: Vec<String>,
     directory: TempDir,

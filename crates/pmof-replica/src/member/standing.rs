@@ -223,7 +223,7 @@ impl Standing {
         self.reported.to_program.load(Ordering::Relaxed)
     }
 
-    /// Whether the watcher has yet to hear that it is lost or slow. It is told once.
+    /// Whether the watcher has yet to hear that it is lost or slow. It hears once.
     pub(crate) fn is_news_to_watcher(&self) -> bool {
         let to_watcher = &self.reported.to_watcher;
         !to_watcher.load(Ordering::Relaxed) && !to_watcher.swap(true, Ordering::Relaxed)

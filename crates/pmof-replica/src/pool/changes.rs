@@ -415,16 +415,16 @@ impl Changer<'_> {
         site.ask(&Request::Remove { name, meant: Some(meant) }).map(drop).map_err(not_made)
     }
 
-    /// Gives a new replica its place, in which it is no member yet. Nobody brings it in before it is one. Where its address was named and nothing was
+    /// Gives a new replica its place, in which it is no member yet, so that the watcher leaves it alone. Where its address was named and nothing was
     /// found there, it is not looked for at that place any more.
     fn admit(&self, made: &Made) -> Result<usize, ChangeError> {
         let free = self.returns.add_place(&made.url);
         let mut guard = self.returns.hold_all(self.shared).map_err(|_| PoolError::Closed)?;
         let open = guard.as_ref().ok_or(PoolError::Closed)?;
         let mut members = open.members.clone();
-        for (at, nobody) in self.never_found(open, made) {
-            self.epochs.remove_place(at, &nobody);
-            members[at] = nobody;
+        for (at, absent) in self.never_found(open, made) {
+            self.epochs.remove_place(at, &absent);
+            members[at] = absent;
         }
         let position = self.epochs.add_place(free, made.of_roster.index, &made.member);
         match members.get_mut(position) {
@@ -453,7 +453,7 @@ impl Changer<'_> {
             is_lost && member.standing().place.url() == Some(&*made.url)
         };
         let found = open.members.iter().enumerate().filter(|(at, member)| is_there(*at, &***member));
-        found.map(|(at, member)| (at, nobody(&member.standing().place, made.of_roster.index))).collect()
+        found.map(|(at, member)| (at, vacant_place(&member.standing().place, made.of_roster.index))).collect()
     }
 
     fn remove(&self, wanted: &str) -> Result<(), ChangeError> {
@@ -537,7 +537,7 @@ impl Changer<'_> {
 impl Open {
     /// The members with nobody in one's place, and what the others still lack.
     fn without(&self, position: usize, index: u16) -> (Vec<Arc<dyn Member>>, CatchingUp) {
-        let absent = nobody(&self.members[position].standing().place, index);
+        let absent = vacant_place(&self.members[position].standing().place, index);
         if let Some(epochs) = &self.epochs {
             epochs.remove_place(position, &absent);
         }
@@ -555,7 +555,7 @@ impl Open {
 }
 
 /// What has the place of one that is no member.
-fn nobody(place: &Arc<ReplicaPlace>, index: u16) -> Arc<dyn Member> {
+fn vacant_place(place: &Arc<ReplicaPlace>, index: u16) -> Arc<dyn Member> {
     Arc::new(AbsentMember::new(Arc::clone(place), Arc::new(ReplicaError::NotAMember { index })))
 }
 

@@ -3,18 +3,15 @@
 use std::{
     sync::{Arc, mpsc},
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use pmof_control::{Reply, Request, Role, Roster, RosterMember};
-use pmof_replication::opening::was_promoted;
+use pmof_replication::opening::{limits::PROMOTED_WAIT, was_promoted};
 use uuid::Uuid;
 
 use super::rosters::hear;
 use crate::{PoolUrl, ReplicaError, TargetUrl, reach::Reach};
-
-/// How long an opening waits for the word of asynchronous members, none of which it needs.
-const WAIT: Duration = Duration::from_secs(1);
 
 /// A pool that was made of an asynchronous member.
 #[derive(Debug)]
@@ -33,7 +30,8 @@ pub(super) fn promoted(reach: &Reach, roster: &Roster, uuid: Uuid, asked: &[Arc<
     };
     let (told, said) = mpsc::channel();
     for (member, url) in places.filter(may_be_asked) {
-        let (connect_timeout, loss_timeout) = (reach.connect_timeout.min(WAIT), reach.loss_timeout.min(WAIT));
+        let (connect_timeout, loss_timeout) =
+            (reach.connect_timeout.min(PROMOTED_WAIT), reach.loss_timeout.min(PROMOTED_WAIT));
         let (reach, told) = (Reach { connect_timeout, loss_timeout, ..reach.clone() }, told.clone());
         let ask = move || {
             if let Ok(Some(promoted)) = look(&reach, &Arc::new(url), (uuid, &member)) {
@@ -46,7 +44,7 @@ pub(super) fn promoted(reach: &Reach, roster: &Roster, uuid: Uuid, asked: &[Arc<
         }
     }
     drop(told);
-    let until = Instant::now() + WAIT;
+    let until = Instant::now() + PROMOTED_WAIT;
     let next = || said.recv_timeout(until.saturating_duration_since(Instant::now())).ok();
     std::iter::from_fn(next).filter(|promoted| promoted.roster.age() > roster.age()).collect()
 }

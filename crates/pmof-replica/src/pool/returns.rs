@@ -236,7 +236,7 @@ impl Returns {
         Arc::clone(&self.urls.read()[position])
     }
 
-    fn is_stopping(&self) -> bool {
+    pub(in crate::pool) fn is_stopping(&self) -> bool {
         *self.stopping.lock()
     }
 

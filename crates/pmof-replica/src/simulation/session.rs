@@ -236,7 +236,7 @@ impl Driver for Session {
         positions(&self.members.borrow(), is)
     }
 
-    /// The view is locked. Returns those that have answered; one that takes too long may be left behind.
+    /// The view is locked. A member that takes too long may be left behind.
     async fn tell(&self, asked: Positions, request: &Request, expected: &Reply) -> Positions {
         let members = self.members.borrow().clone();
         let asked = members.iter().enumerate().filter(|(position, _)| asked & (1 << position) != 0);

@@ -12,7 +12,7 @@ use uuid::Uuid;
 use super::{areas::SIZE_BYTES, random::Random};
 use crate::ReplicaError;
 
-/// Number of each request: an initiator has one under way.
+/// Number of each request: an initiator has one in flight.
 pub(super) const REQUEST_ID: u32 = 1;
 
 /// What is another version.

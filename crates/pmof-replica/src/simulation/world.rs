@@ -358,7 +358,7 @@ impl World {
         }
     }
 
-    /// Whether a request to open a replica waits for those that tell an older copy of it by.
+    /// Whether a request to open a replica waits until its writer has the others that expose an older copy.
     fn is_held_back(&self, index: usize) -> bool {
         let connection = &self.connections[index];
         let opens = |message: &Message| {

@@ -1,5 +1,7 @@
 use std::{sync::mpsc, thread};
 
+use pmof_replication::opening::limits::GRACE;
+
 use super::*;
 
 const LONG: Duration = Duration::from_secs(60);

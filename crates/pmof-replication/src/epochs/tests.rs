@@ -14,7 +14,7 @@ use crate::{
     view::Rule,
 };
 
-/// Members that answer at once, unless they are told to fail.
+/// Members that answer at once, except one that is set to fail.
 struct Members {
     epochs: RefCell<Epochs>,
     states: Vec<MemberCell>,

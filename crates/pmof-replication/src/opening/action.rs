@@ -25,7 +25,7 @@ pub enum Action<P> {
         /// The longest that connecting and each request may take, where that is shorter than the driver's own limits.
         limit: Option<Duration>,
     },
-    /// Sends a request, after those that were sent there before were answered. Answer: [`Answer::Reply`] with anything but a refusal, which is a
+    /// Sends a request, after all earlier ones to that site were answered. Answer: [`Answer::Reply`] with anything but a refusal, which is a
     /// failure.
     Send {
         /// Where to.

@@ -10,6 +10,7 @@ use super::{
     Cause, Creation, Failure, FoundPool, Left, Outcome, Reason, Refusal, Terms, UnreadReplica,
     action::{Action, Answer, SiteId},
     exchange::{Exchange, Patience, Task},
+    limits::{BUSY_WAIT, busy_pauses},
     outcome::{Identity, OpenedReplica},
     rules::Rules,
 };
@@ -18,12 +19,6 @@ use crate::{
     place::{FoundMember, Place, elsewhere},
 };
 
-/// How long a replica is asked for that another has open: longer than a target takes to notice that the other is gone, where its system closed
-/// the connection.
-const BUSY_WAIT: Duration = Duration::from_secs(1);
-/// The pause before it is asked for again, which doubles up to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(5);
-const LONGEST_PAUSE: Duration = Duration::from_millis(80);
 /// How long targets are awaited that release what was opened there.
 pub(super) const RELEASE_WAIT: Duration = Duration::from_secs(1);
 
@@ -33,7 +28,7 @@ pub(super) struct Run<P, F, R> {
     pub(super) terms: Terms,
     pub(super) access: OpenFor,
     pub(super) rules: R,
-    /// All addresses: those that were named, and those that were found by what these know.
+    /// All addresses: the named ones, then members that rosters added.
     pub(super) places: Vec<Arc<P>>,
     pub(super) named_count: usize,
     /// Connected, and not asked yet; with their positions.
@@ -110,7 +105,7 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
         self.open_older(&mut opened, &mut failed, &mut identity).await;
         let (uuid, mut followed) = (identity.map_or(Uuid::nil(), |identity| identity.uuid), None);
         let mut heard = self.hear_all(&opened, uuid).await;
-        // Those that are found may know of later members.
+        // A member that a roster added may keep a newer roster.
         while let Some(roster) = self.newer_roster(&opened, &heard, followed.as_ref()) {
             let here = self.found(&opened);
             let is_member =
@@ -143,7 +138,7 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
         Patience::once(enough, places.iter().any(|place| place.starts_target()))
     }
 
-    /// How many of those that were named are enough to go on with, which may be of a pool that has more: they open it, and confirm an epoch.
+    /// How many of the named replicas are enough to open the pool and to confirm an epoch. The pool may have more members than were named.
     fn enough_named(&self) -> usize {
         let named = self.named_count;
         let votes = votes_needed(named.max(1)).max(quorum(named)).min(named.saturating_sub(1)).max(1);
@@ -171,7 +166,7 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
         connected.collect()
     }
 
-    /// Connects to those that were named. One that may be lost is left out.
+    /// Connects to the named addresses, and leaves out replicas that may be lost.
     async fn connect_named(&mut self) -> Result<(), Refusal<F>> {
         let places = self.places.clone();
         let patience = self.patience(self.enough_named(), &places);
@@ -262,7 +257,7 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
         (opened, failed)
     }
 
-    /// Has the memory of those that are open mapped, and reads what they keep.
+    /// Has the memory of open replicas mapped, and reads their rosters and failure domains.
     async fn look_into(
         &mut self,
         opened: Vec<OpenedReplica>,
@@ -534,14 +529,13 @@ pub(super) async fn reply_when_free<P, F: Failure>(
     site: SiteId,
     request: Request,
 ) -> Replied<F> {
-    let (since, mut pause) = (exchange.now(), FIRST_PAUSE);
+    let (since, mut pauses) = (exchange.now(), busy_pauses());
     loop {
         let replied = reply(exchange, site, request.clone()).await;
         if !is_busy(&replied) || exchange.since(since) >= BUSY_WAIT {
             return replied;
         }
-        exchange.sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        exchange.sleep(pauses.next().unwrap_or_default()).await;
     }
 }
 

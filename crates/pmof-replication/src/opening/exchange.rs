@@ -16,14 +16,8 @@ use core::{
 use super::{
     Answer, Cause, Failure, Reason,
     action::{Action, CallId, Question, SiteId},
+    limits::{GRACE, GRACE_TIMES, START_GRACE},
 };
-
-/// How much longer an answer is awaited once enough others have come.
-const GRACE: Duration = Duration::from_millis(300);
-/// The same where an address starts a target first: longer than a login through ssh takes.
-const START_GRACE: Duration = Duration::from_secs(3);
-/// If enough answers took long, in this phase or an earlier one, the grace is this multiple of that time.
-const GRACE_TIMES: u32 = 3;
 
 pub(super) type Answered<F> = Result<Answer, Cause<F>>;
 

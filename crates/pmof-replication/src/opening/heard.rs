@@ -2,7 +2,6 @@
 //! may be made of an asynchronous member.
 
 use alloc::{boxed::Box, rc::Rc, sync::Arc, vec::Vec};
-use core::time::Duration;
 
 use pmof_control::{OpenFor, PoolInfo, PoolState, Reply, Request, Role, Roster, RosterMember};
 use pmof_terms::Durability;
@@ -13,6 +12,7 @@ use super::{
     action::{Action, SiteId},
     ask::{Run, done, read_roster, reply_when_free},
     exchange::{Exchange, Patience, Task},
+    limits::PROMOTED_WAIT,
     outcome::OpenedReplica,
 };
 use crate::{
@@ -21,9 +21,6 @@ use crate::{
     place::{Place, asynchronous_elsewhere, elsewhere, lacks, spares_elsewhere},
     roster::newest,
 };
-
-/// How long an opening waits for asynchronous members, none of which it needs.
-const PROMOTED_WAIT: Duration = Duration::from_secs(1);
 
 /// What a replica says that was asked for nothing else.
 #[derive(Debug)]
@@ -74,7 +71,7 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
         heard.filter(|heard| heard.roster.age() > roster.age()).collect()
     }
 
-    /// What others say that know better than those that are open, where these are to go on with too few members: they may be none any more.
+    /// For a forced opening: what members, spares and promoted members say that keep a newer roster. The open replicas may have been removed since.
     pub(super) async fn hear_all(&mut self, opened: &[OpenedReplica], uuid: Uuid) -> Vec<Heard> {
         let mut heard: Vec<Heard> = Vec::new();
         if self.access == OpenFor::Read || self.terms.min_replicas.is_none() {
@@ -147,7 +144,7 @@ async fn ask_promoted<P: Place, F: Failure>(
     }
     let roster = open_roster(exchange, site, &**place).await?;
     let is_asynchronous = |member: &RosterMember| member.role == Role::Asynchronous && member.is(index, replica_uuid);
-    // One that was removed since leads on to those that its pool has now.
+    // If it was removed since, its roster names its pool's members.
     let roster = roster.filter(|roster| !roster.members.iter().any(is_asynchronous));
     Ok(roster.map(|roster| Heard::new(&info, roster)))
 }

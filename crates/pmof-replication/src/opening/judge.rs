@@ -68,7 +68,7 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
         Err(Refusal::TooFewDomains { wanted, found, replicas })
     }
 
-    /// Whether those that are open make the pool, and who has to catch up. Those that are left out are released.
+    /// Judges whether the open replicas make the pool, and which of them have to catch up. Releases the others.
     async fn judge(
         &mut self,
         opened: &mut Vec<OpenedReplica>,
@@ -140,7 +140,7 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
         Err(Refusal::Degraded { opened: in_sync, made, needed })
     }
 
-    /// Marks those that have to catch up, and releases those that are no part of the pool, or that a reader has no use for.
+    /// Marks replicas that have to catch up. Releases replicas that are no part of the pool, and those behind that a reader does not need.
     async fn sort_out(&mut self, opened: &mut Vec<OpenedReplica>, agreement: &Agreement, made: u16) {
         let behind = agreement.behind.iter().map(|(at, apart)| (*at, *apart, true));
         let foreign = agreement.foreign.iter().map(|(at, apart)| (*at, *apart, false));
@@ -177,7 +177,7 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
     }
 }
 
-/// What those that are open say of the pool's members.
+/// What the open replicas say of the pool's members.
 fn words(opened: &[OpenedReplica]) -> Vec<Word<'_>> {
     let words = opened.iter().map(|opened| Word {
         found: Found { index: opened.index, state: &opened.state },

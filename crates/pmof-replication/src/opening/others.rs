@@ -17,7 +17,7 @@ use crate::{
 };
 
 impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
-    /// The newest roster of those that are open and of those that were heard, if it is newer than the one that was followed.
+    /// The newest roster that an open or a heard replica keeps, if it is newer than `followed`.
     pub(super) fn newer_roster(
         &self,
         opened: &[OpenedReplica],

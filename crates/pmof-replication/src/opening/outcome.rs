@@ -158,7 +158,7 @@ pub struct Identity {
     pub size_bytes: u64,
     /// What its maker says of its contents.
     pub user_flags: [u8; USER_FLAGS_BYTES],
-    /// Members that it has: those that it was made with, until it is known that they were changed.
+    /// Number of members: as the pool was made, until a roster says otherwise.
     pub replica_count: u16,
 }
 
@@ -252,9 +252,9 @@ pub struct FoundPool {
     pub identity: Identity,
     /// Its members.
     pub electorate: Electorate,
-    /// Those that are open.
+    /// The open replicas.
     pub opened: Vec<OpenedReplica>,
-    /// Of an opening for reading: those that are behind.
+    /// Of an opening for reading: the replicas that are behind.
     pub unread: Vec<UnreadReplica>,
     /// What its next epoch descends from.
     pub base: Base,
@@ -305,7 +305,7 @@ pub enum Refusal<F> {
     },
     /// Nothing says which of the replicas count.
     Apart {
-        /// Those that do not belong to the others, and why.
+        /// The replicas that do not belong to the others, and why.
         replicas: Vec<(usize, Reason)>,
     },
     /// The members that are open are not enough.
@@ -355,7 +355,7 @@ pub enum Refusal<F> {
 /// What an opening has come to. Connections that it does not name are to be dropped.
 #[derive(Debug)]
 pub struct Outcome<P, F, T> {
-    /// All addresses, by position: those that were named, in their order, and those that were found by what these know.
+    /// All addresses, by position: the named ones in their order, then members that rosters added.
     pub places: Vec<Arc<P>>,
     /// Replicas that are not part of the pool as it was opened, by their positions.
     pub left_out: Vec<(usize, Cause<F>)>,

@@ -96,7 +96,7 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
         }
     }
 
-    /// Tells witnesses from replicas, by the pool's roster. Returns those that have the size of neither.
+    /// Marks the witnesses, by the pool's roster. Returns replicas that have neither a witness's nor the pool's size.
     pub(super) fn find_witnesses(
         opened: &mut Vec<OpenedReplica>,
         electorate: &Electorate,
@@ -127,7 +127,7 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
     /// That witnesses answer and no member that has data.
     pub(super) fn witnesses_alone(&self, opened: &[OpenedReplica], failed: &[Failed<F>]) -> Option<Refusal<F>> {
         let are_alone = !opened.is_empty() && opened.iter().all(|opened| opened.is_witness);
-        // Those that answered wrongly are not lost, and are told by themselves.
+        // A wrong answer is an error of its own.
         if !are_alone || !failed.is_empty() {
             return None;
         }

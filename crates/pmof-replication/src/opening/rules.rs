@@ -24,7 +24,7 @@ pub trait Rules {
     /// Which replicas belong together.
     ///
     /// # Errors
-    /// Those that do not, where nothing says which of them count.
+    /// The replicas that do not, where nothing decides which of them count.
     fn agree(&self, found: &[Found<'_>], made: u16) -> Result<Agreement, Vec<(usize, Apart)>> {
         agree(found, made)
     }

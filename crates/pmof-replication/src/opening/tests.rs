@@ -405,7 +405,7 @@ fn contenders_ask_in_the_order_of_indexes() {
     let outcome = net.open(terms(), OpenFor::Write, &["2", "1", "0"]);
     assert_eq!(positions(&outcome.pool.unwrap()), [0, 1, 2]);
     assert_eq!(net.asked("Open")[3..], ["0", "1", "1", "2"], "after all were asked at once");
-    assert_eq!(net.asked("Close"), ["2", "0"], "those that were had are released meanwhile");
+    assert_eq!(net.asked("Close"), ["2", "0"], "opened replicas are released meanwhile");
 }
 
 #[test]

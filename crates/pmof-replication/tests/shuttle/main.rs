@@ -68,7 +68,7 @@ fn one_removed_stays_removed() {
     check(MemberState::Candidate(Link::Connected), &[Event::MadeMember, Event::Removed], MemberState::is_removed);
 }
 
-/// A candidate that is lost or too slow while the others are told of it is a lost, or slow, member.
+/// A candidate that is lost or slow when the epoch makes it a member is a lost, or slow, member.
 #[test]
 fn a_candidate_becomes_a_member_as_it_is() {
     let candidate = MemberState::Candidate(Link::Connected);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// What a file of messages holds: `samples`, in their order, without those that are longer.
+/// What a file of messages holds: `samples`, in their order, without longer ones.
 const RECORDED_MAX_BYTES: usize = 2048;
 const REQUEST_ID: u32 = 77;
 

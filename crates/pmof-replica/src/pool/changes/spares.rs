@@ -160,7 +160,7 @@ impl Changer<'_> {
             let remove = Request::Remove { name: url.name.clone(), meant };
             // The thread that copied to it lets go of it only when its window is done, on a busy machine after seconds.
             let is_answered = |_| site.ask_when_free(&remove).map_or_else(|error| !error.is_busy(), |_| true);
-            let _ = (0..GIVE_BACK_TRIES).any(is_answered);
+            let _ = (0..GIVE_BACK_TRIES).any(|tried| is_answered(tried) || self.returns.is_stopping());
         }
         outcome.map(drop)
     }

@@ -252,7 +252,7 @@ fn found(urls: &[Arc<PoolUrl>], opened: &[Opened]) -> Vec<FoundMember> {
     opened.iter().map(found).collect()
 }
 
-/// Those that keep this roster, or never will, by their positions.
+/// Positions of replicas that keep this roster, or whose targets keep none.
 fn keepers(opened: &[Opened], roster: &Roster) -> Positions {
     let keeps = |opened: &&Opened| opened.replica.roster.as_ref().is_none_or(|kept| kept == roster);
     opened.iter().filter(keeps).fold(0, |all, opened| all | 1 << opened.replica.position)
