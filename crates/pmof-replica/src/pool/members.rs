@@ -133,7 +133,7 @@ struct Answer {
 }
 
 /// A look at a pool takes so long rather than call a member silent that is only slow.
-const LOOK_TIME: Duration = Duration::from_millis(800);
+const LOOK_TIME: Duration = Duration::from_millis(600);
 
 /// Asks those that are named, and the members that they name. `is_patient`: all are waited for, because the caller acts on what it finds.
 pub(super) fn survey(reach: &Reach, named: &[Arc<PoolUrl>], is_patient: bool) -> Result<PoolMembers, PoolError> {
