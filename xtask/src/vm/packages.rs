@@ -1,13 +1,14 @@
 //! Debian packages without installing them: apt with a state of its own resolves, fetches and verifies; dpkg-deb unpacks.
 
 use std::{
-    fs,
+    fs::{self, File},
     path::{Path, PathBuf},
     process::Command,
     sync::atomic::{AtomicBool, Ordering},
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
+use rustix::fs::{FlockOperation, flock};
 
 use super::tools::{self, KEYRING};
 
@@ -17,7 +18,8 @@ pub(crate) const GUEST_RELEASE: &str = "trixie";
 pub(crate) const HOST_RELEASE: &str = "bookworm";
 const DEFAULT_MIRROR: &str = "http://deb.debian.org/debian";
 
-/// A private apt: nothing of the host's packages is looked at, and no file outside its directory is written.
+/// A private apt: nothing of the host's packages is looked at, and no file outside its directory is written. Threads and
+/// processes that share the directory take turns: apt replaces lists and archives while another reads them.
 #[derive(Debug)]
 pub(crate) struct Packages {
     directory: PathBuf,
@@ -48,6 +50,7 @@ impl Packages {
 
     /// The packages of these names and all that they depend on, fetched into the cache.
     pub(crate) fn fetch(&self, names: &[&str]) -> Result<Vec<Package>> {
+        let _turn = self.turn()?;
         self.update()?;
         let plan = tools::run(self.apt_get().args(["--simulate", "install"]).args(names))?;
         let packages = parse_plan(&plan);
@@ -58,6 +61,7 @@ impl Packages {
 
     /// The packages of these names, without what they depend on.
     pub(crate) fn fetch_only(&self, names: &[&str]) -> Result<Vec<Package>> {
+        let _turn = self.turn()?;
         self.update()?;
         let plan = tools::run(self.apt_get().args(["--simulate", "install"]).args(names))?;
         let mut packages = parse_plan(&plan);
@@ -72,6 +76,7 @@ impl Packages {
 
     /// One file of a source package of this exact version. apt checks it against the index that Debian signs.
     pub(crate) fn fetch_source(&self, name: &str, version: &str, file: &str) -> Result<PathBuf> {
+        let _turn = self.turn()?;
         self.update()?;
         let archives = self.directory.join("archives");
         let sources = self.directory.join("etc/sources.list");
@@ -89,6 +94,7 @@ impl Packages {
 
     /// Which package of that plan has a name that begins so: metapackages name the real one by their dependency.
     pub(crate) fn fetch_dependency(&self, metapackage: &str, begins: &str) -> Result<Package> {
+        let _turn = self.turn()?;
         self.update()?;
         let plan = tools::run(self.apt_get().args(["--simulate", "install", metapackage]))?;
         let package = parse_plan(&plan)
@@ -101,8 +107,18 @@ impl Packages {
 
     /// Unpacks a package that [`Self::fetch`] has fetched; its scripts are not run.
     pub(crate) fn unpack(&self, package: &Package, into: &Path) -> Result<()> {
+        let _turn = self.turn()?;
         let file = self.directory.join("archives").join(package.file_name());
         tools::run(tools::command("dpkg-deb").arg("--extract").args([&file, into])).map(drop)
+    }
+
+    /// Waits until no other uses the directory; it is the caller's until the value is dropped.
+    fn turn(&self) -> Result<File> {
+        fs::create_dir_all(&self.directory).with_context(|| format!("making {}", self.directory.display()))?;
+        let path = self.directory.join("turn.lock");
+        let lock = File::create(&path).with_context(|| format!("making {}", path.display()))?;
+        flock(&lock, FlockOperation::LockExclusive).with_context(|| format!("locking {}", path.display()))?;
+        Ok(lock)
     }
 
     /// Fetches the exact versions; what is in the cache with the right checksum is not fetched again.
@@ -199,6 +215,18 @@ fn mirror_in(sources: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn two_of_one_directory_take_turns() {
+        let directory = std::env::temp_dir().join(format!("pmof-packages-{}", std::process::id()));
+        let packages = [(); 2].map(|()| Packages::new(directory.clone(), GUEST_RELEASE));
+        let turn = packages[0].turn().unwrap();
+        let other = File::open(directory.join("turn.lock")).unwrap();
+        assert!(flock(&other, FlockOperation::NonBlockingLockExclusive).is_err());
+        drop(turn);
+        drop(packages[1].turn().unwrap());
+        fs::remove_dir_all(directory).unwrap();
+    }
 
     #[test]
     fn a_plan_gives_the_files_of_the_cache() {
