@@ -12,9 +12,10 @@ await() {
 
 # The block device with this serial number.
 disk() {
-    local entry
+    local entry serial
     for entry in /sys/block/vd*; do
-        if [ "$(cat "$entry/serial")" = "$1" ]; then
+        serial="$(<"$entry/serial")"
+        if [ "$serial" = "$1" ]; then
             echo "/dev/${entry##*/}"
             return
         fi
@@ -25,9 +26,12 @@ disk() {
 
 # The character device of the virtio-serial port with this name.
 port() {
-    local entry
+    local entry name
     for entry in /sys/class/virtio-ports/*; do
-        if [ "$(cat "$entry/name" 2>/dev/null)" = "$1" ]; then
+        # A port of the console has none.
+        name=
+        if [ -e "$entry/name" ]; then name="$(<"$entry/name")"; fi
+        if [ "$name" = "$1" ]; then
             echo "/dev/${entry##*/}"
             return
         fi

@@ -1,4 +1,4 @@
-# Started by init.sh from the host's directory: brings up the devices, runs what is asked for, and ends the machine.
+# Started by initrd.sh from the host's directory: brings up the devices, runs what is asked for, and ends the machine.
 #
 # /host/settings   shell assignments written by xtask: testbed_mode (run, shell, prepare), testbed_cxl, PMOF_VM, others
 # /host/command    what to run with bash; its output goes to the virtio-serial port named `output`
@@ -13,9 +13,9 @@ set +a
 power_off() {
     cd /
     sync
-    umount /mnt/fsdax /mnt/file /shared /host 2>/dev/null
+    busybox umount /mnt/fsdax /mnt/file /shared /host 2>/dev/null
     # shellcheck disable=SC2059 # the format is the byte
-    printf "\\$(printf %o "$1")" | dd of=/dev/port bs=1 seek=244 count=1 status=none
+    printf "\\$(printf %o "$1")" | busybox dd of=/dev/port bs=1 seek=244 count=1 2>/dev/null
     # Only where the machine has no such device.
     busybox poweroff -f
 }

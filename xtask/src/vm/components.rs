@@ -3,7 +3,8 @@
 use std::{
     fmt::Write as _,
     fs::{self, File},
-    os::unix::fs::{PermissionsExt as _, symlink},
+    io::ErrorKind,
+    os::unix::fs::symlink,
     path::Path,
     process::Command,
 };
@@ -19,7 +20,7 @@ use super::{
 };
 
 /// The files of the recipe that go into the guest's images, beside the lists of packages.
-pub(crate) const GUEST_FILES: &[&str] = &["modules", "initrd.sh", "init.sh"];
+pub(crate) const GUEST_FILES: &[&str] = &["modules", "initrd.sh"];
 
 const ROOT_IMAGE_BYTES: u64 = 1 << 30;
 
@@ -33,6 +34,8 @@ const DROPPED: &[&str] = &[
     "usr/share/i18n",
     "usr/lib/x86_64-linux-gnu/gconv",
     "var/lib/dpkg",
+    // It has each start of a machine look for keys of NVDIMMs, which these have not.
+    "etc/modprobe.d/nvdimm-security.conf",
 ];
 
 /// Unpacks the packages of one of the recipe's lists, and what they depend on.
@@ -58,7 +61,7 @@ pub(crate) fn unpack_list(
     Ok(())
 }
 
-/// `vmlinuz`, `initrd.cpio`, `root.img`, `libc-version` and `packages` in a directory.
+/// `vmlinux`, `initrd.cpio`, `root.img`, `libc-version` and `packages` in a directory.
 pub(crate) fn make_guest(packages: &Packages, recipe: &Path, into: &Path, progress: fn(&str)) -> Result<()> {
     let root = into.join("root");
     fs::create_dir(&root)?;
@@ -74,7 +77,7 @@ pub(crate) fn make_guest(packages: &Packages, recipe: &Path, into: &Path, progre
     fs::create_dir(&kernel)?;
     packages.unpack(&kernel_package, &kernel)?;
     let release = kernel_package.name.trim_start_matches("linux-image-");
-    fs::rename(kernel.join("boot").join(format!("vmlinuz-{release}")), into.join("vmlinuz"))?;
+    unpack_kernel(&kernel.join("boot").join(format!("vmlinuz-{release}")), &root, &into.join("vmlinux"))?;
 
     let own_modules = kernel.join("usr/lib/modules").join(release);
     let mut modules = Modules::parse(&fs::read_to_string(recipe.join("modules"))?)?;
@@ -89,7 +92,7 @@ pub(crate) fn make_guest(packages: &Packages, recipe: &Path, into: &Path, progre
     fs::write(into.join("initrd.cpio"), initial_ram_disk(&root, recipe, release, &boot_files)?)?;
 
     progress("making the root file system");
-    finish_root(&root, recipe)?;
+    finish_root(&root)?;
     make_image(&root, &into.join("root.img"))?;
     fs::remove_dir_all(&root)?;
     fs::remove_dir_all(&kernel)?;
@@ -104,7 +107,43 @@ fn write_libc_version(into: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Copies the modules and what they need, uncompressed; the files that the initial RAM disk loads, in order.
+/// Unpacks a kernel by the guest's zstd: every machine would do so at its start, emulated.
+fn unpack_kernel(image: &Path, root: &Path, into: &Path) -> Result<()> {
+    let bytes = fs::read(image).with_context(|| format!("reading {}", image.display()))?;
+    let payload = kernel_payload(&bytes).with_context(|| format!("{} has no kernel by zstd", image.display()))?;
+    let packed = into.with_extension("zst");
+    fs::write(&packed, payload)?;
+    let mut command = tools::of_tree(root, Path::new("usr/bin/zstd"), "zstd");
+    tools::run(command.args(["-d", "-q"]).arg(&packed).arg("-o").arg(into))?;
+    fs::remove_file(packed)?;
+    Ok(())
+}
+
+/// The kernel in an image that boot loaders start, packed by zstd. The image's header says where it lies (Linux's boot protocol 2.08); its
+/// last four bytes are its size unpacked.
+fn kernel_payload(image: &[u8]) -> Option<&[u8]> {
+    const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+    let word = |at: usize| Some(u32::from_le_bytes(image.get(at..at + 4)?.try_into().ok()?) as usize);
+    let setup_sectors = usize::from(*image.get(0x1f1)?);
+    let from = (setup_sectors + 1) * 512 + word(0x248)?;
+    image.get(from..(from + word(0x24c)?).checked_sub(4)?).filter(|payload| payload.starts_with(&ZSTD))
+}
+
+/// A module without its signature, which a guest would check at each start, emulated.
+fn without_signature(module: &[u8]) -> &[u8] {
+    const MARK: &[u8] = b"~Module signature appended~\n";
+    // Behind the signature is a description of it, which ends with its length.
+    const DESCRIPTION_BYTES_BEFORE_LENGTH: usize = 8;
+    let signed = || {
+        let (rest, length) = module.strip_suffix(MARK)?.split_last_chunk::<4>()?;
+        let length = length.iter().fold(0, |length, byte| length << 8 | usize::from(*byte));
+        let signature_bytes = length + DESCRIPTION_BYTES_BEFORE_LENGTH;
+        rest.get(..rest.len().checked_sub(signature_bytes)?)
+    };
+    signed().unwrap_or(module)
+}
+
+/// Copies the modules and what they need, uncompressed and unsigned; the files that the initial RAM disk loads, in order.
 fn install_modules(kernel: &Path, root: &Path, release: &str, modules: &Modules) -> Result<Vec<String>> {
     depmod(root, &kernel.join("usr"), release)?;
     let from = kernel.join("usr/lib/modules").join(release);
@@ -117,7 +156,7 @@ fn install_modules(kernel: &Path, root: &Path, release: &str, modules: &Modules)
         if plain.is_some() {
             let content = Command::new("xz").args(["--decompress", "--stdout"]).arg(from.join(&file)).output()?;
             ensure!(content.status.success(), "unpacking {file}: {}", String::from_utf8_lossy(&content.stderr));
-            fs::write(target, content.stdout)?;
+            fs::write(target, without_signature(&content.stdout))?;
         } else {
             fs::copy(from.join(&file), target)?;
         }
@@ -159,18 +198,16 @@ fn initial_ram_disk(root: &Path, recipe: &Path, release: &str, boot_files: &[Str
 }
 
 /// What the packages' scripts, which are not run, would have done, as far as the guest needs it.
-fn finish_root(root: &Path, recipe: &Path) -> Result<()> {
+fn finish_root(root: &Path) -> Result<()> {
     for path in DROPPED {
         let path = root.join(path);
-        if path.exists() {
-            fs::remove_dir_all(&path).with_context(|| format!("removing {}", path.display()))?;
+        let removed = if path.is_file() { fs::remove_file(&path) } else { fs::remove_dir_all(&path) };
+        if removed.as_ref().is_err_and(|error| error.kind() != ErrorKind::NotFound) {
+            removed.with_context(|| format!("removing {}", path.display()))?;
         }
     }
     // Made without root, the files belong to somebody else, and that is who such a program would run as.
     tools::run(tools::command("chmod").args(["--recursive", "ug-s"]).arg(root))?;
-    let init = root.join("init");
-    fs::copy(recipe.join("init.sh"), &init)?;
-    fs::set_permissions(&init, fs::Permissions::from_mode(0o755))?;
     for directory in ["host", "shared", "mnt/fsdax", "mnt/file"] {
         fs::create_dir_all(root.join(directory))?;
     }
@@ -196,4 +233,34 @@ fn make_image(root: &Path, image: &Path) -> Result<()> {
     let mut command = tools::command("mke2fs");
     command.args(["-q", "-t", "ext4", "-O", "^has_journal", "-E", "root_owner=0:0", "-d"]).args([root, image]);
     tools::run(&mut command).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_is_found_in_its_image() {
+        let mut image = vec![0; 3 * 512 + 64];
+        image[0x1f1] = 2;
+        image[0x248..0x24c].copy_from_slice(&16_u32.to_le_bytes());
+        image[0x24c..0x250].copy_from_slice(&12_u32.to_le_bytes());
+        image[3 * 512 + 16..][..12].copy_from_slice(b"\x28\xb5\x2f\xfdkernsize");
+        assert_eq!(kernel_payload(&image), Some(&b"\x28\xb5\x2f\xfdkern"[..]));
+        assert_eq!(kernel_payload(&image[..3 * 512 + 20]), None, "cut off");
+        image[3 * 512 + 16] = 0;
+        assert_eq!(kernel_payload(&image), None, "packed otherwise");
+        assert_eq!(kernel_payload(b"no kernel"), None);
+    }
+
+    #[test]
+    fn a_signature_is_cut_off() {
+        let signed = |length: u8| {
+            [b"module, signature12345678", &[0, 0, 0, length][..], b"~Module signature appended~\n"].concat()
+        };
+        assert_eq!(without_signature(&signed(9)), b"module, ");
+        // One that says that it is longer than the file is none.
+        assert_eq!(without_signature(&signed(90)), signed(90));
+        assert_eq!(without_signature(b"module"), b"module");
+    }
 }

@@ -25,7 +25,7 @@ const KEPT_LOGS: usize = 40;
 /// Of QEMU's standard error so many lines, the last, go into an error's text.
 const SAID_LINES: usize = 3;
 const POLL: Duration = Duration::from_millis(10);
-/// `init.sh` writes it to the serial line.
+/// `initrd.sh` writes it to the serial line.
 const INIT_MARK: &str = "pmof-testbed: init";
 
 /// What becomes of the command's output, beside being kept.

@@ -53,7 +53,7 @@ pub(crate) struct Media {
 impl Guest {
     pub(super) fn in_directory(directory: PathBuf) -> Self {
         Self {
-            kernel: directory.join("vmlinuz"),
+            kernel: directory.join("vmlinux"),
             initial_ram_disk: directory.join("initrd.cpio"),
             root_image: directory.join("root.img"),
             directory,

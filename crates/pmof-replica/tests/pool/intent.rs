@@ -217,14 +217,21 @@ fn the_mark_rises_before_extents_are_cleared() {
 /// Those that were lost may have been sent more than the one that is left, and count at the next opening.
 #[test]
 fn a_close_keeps_the_map_while_a_loss_is_unknown() {
-    let mut targets = on_tmpfs::<3>();
-    let pool = of(&targets).create(POOL_BYTES).unwrap();
-    pool.persist(3 * MIB, b"on all three").unwrap();
-    targets[1..].iter_mut().for_each(Target::stop);
-    pool.persist(3 * MIB, b"on one").unwrap_err();
-    // Whether it was closed in order is the other tests' business.
-    let _ = pool.close();
-    assert_eq!(raised(&targets[0]), Some(vec![3]));
+    for _ in 0..20 {
+        let mut targets = on_tmpfs::<3>();
+        let pool = of(&targets).create(POOL_BYTES).unwrap();
+        pool.persist(3 * MIB, b"on all three").unwrap();
+        targets[1..].iter_mut().for_each(Target::stop);
+        let is_unknown = pool.persist(3 * MIB, b"on one").is_err();
+        // Whether it was closed in order is the other tests' business.
+        let _ = pool.close();
+        // On a busy machine one may be connected to once more while its service ends, behind, and hear of an epoch without it.
+        if is_unknown {
+            assert_eq!(raised(&targets[0]), Some(vec![3]));
+            return;
+        }
+    }
+    panic!("both losses were known each time");
 }
 
 #[test]
