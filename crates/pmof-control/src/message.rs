@@ -56,7 +56,7 @@
 //! | 37 | `Infos` | count `u16`, that many names |
 //! | 38 | `SetFiles` | first `u64`, set |
 //! | 39 | `OpenBehind` | set |
-//! | 0x81 | `Opened` | pool UUID `[16]`, replica UUID `[16]`, size `u64`, replica count `u16`, replica index `u16`, user flags `[16]`, state, `u16` length and descriptor |
+//! | 0x81 | `Opened` | pool UUID `[16]`, replica UUID `[16]`, size `u64`, replica count `u16`, replica index `u16`, user flags `[16]`, state, `u16` length and descriptor; field 1 a roster as it is kept, field 2 the body of `Domain`, field 3 words of the map of write intent, the runs that are not zero |
 //! | 0x82 | `Closed` | - |
 //! | 0x83 | `Removed` | - |
 //! | 0x84 | `Info` | format `u16`, features `u64`, pool UUID `[16]`, replica UUID `[16]`, size `u64`, created `u64`, state, replica count `u16`, replica index `u16`, user flags `[16]`, file length `u64`, medium `u8`, 3 promises, holder, name |
@@ -98,6 +98,7 @@
 //! each milliseconds since 1970 `u64` and a text of at most 200 bytes. An *identity* of a file is that of `SetFile`.
 
 pub use claim::Claim;
+pub use enclosed::Enclosed;
 pub use error::ControlError;
 pub use limits::{
     ATTRIBUTES_BYTES, DATA_RANGES_MAX, DIGEST_BYTES, DIGESTED_MAX_BYTES, DIGESTS_MAX, FILE_IDENTITY_BYTES,
@@ -111,6 +112,7 @@ pub use settled::SettledVersion;
 pub use version::{ControlVersion, MessageHead, SpokenVersions};
 
 mod claim;
+mod enclosed;
 mod error;
 mod fields;
 mod limits;

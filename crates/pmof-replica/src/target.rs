@@ -14,7 +14,7 @@ use pmof_access::{
 };
 use pmof_bootstrap::{Nonces, Prover, Secret, SshSession, random};
 use pmof_control::{
-    ControlVersion, MAX_MESSAGE_BYTES, MessageHead, PoolName, PoolRefusal, Reply, Request, SpokenVersions,
+    ControlError, ControlVersion, MAX_MESSAGE_BYTES, MessageHead, PoolName, PoolRefusal, Reply, Request, SpokenVersions,
 };
 use pmof_replication::opening::limits::{BUSY_WAIT, busy_pauses};
 
@@ -410,11 +410,20 @@ const READ_PIECE_BYTES: usize = 256 << 10;
 
 /// What a target's answer to a request of this version says.
 pub(crate) fn read_reply(message: &[u8], version: ControlVersion) -> Result<Reply, ReplicaError> {
-    let (head, reply) = Reply::decode(message)?;
+    let (head, reply) = Reply::decode(message).map_err(|error| as_of_version(error, version))?;
     head.check_version(version)?;
     match reply {
         Reply::Refused { code, text } => Err(ReplicaError::Refused { refusal: PoolRefusal::from_code(code), text }),
         reply if head.request_id == REQUEST_ID => Ok(reply),
         _ => Err(ReplicaError::Unexpected),
     }
+}
+
+/// A message that cannot be read in a version that the connection does not have is one of another version, first of all.
+fn as_of_version(error: ControlError, version: ControlVersion) -> ControlError {
+    let head = match &error {
+        ControlError::UnsupportedVersion { .. } => None,
+        error => error.head(),
+    };
+    head.and_then(|head| head.check_version(version).err()).unwrap_or(error)
 }

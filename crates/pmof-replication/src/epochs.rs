@@ -257,10 +257,10 @@ pub async fn raise_mark(driver: &impl Driver) {
     driver.tell(marked(driver), &request, &Reply::Marked).await;
 }
 
-/// Tells the mark as it is to the members in use.
+/// Tells the mark as it is to the members in use that may lack it.
 pub async fn tell_mark(driver: &impl Driver) {
-    let request = driver.with(|epochs| epochs.view.mark());
-    driver.tell(in_use(driver), &request, &Reply::Marked).await;
+    let (request, lacking) = driver.with(|epochs| (epochs.view.mark(), epochs.view.lacking_mark()));
+    driver.tell(in_use(driver) & lacking, &request, &Reply::Marked).await;
 }
 
 /// Settles a change of the members whose outcome is unknown, by a new epoch. Returns whether none is left.

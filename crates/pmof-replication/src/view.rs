@@ -89,6 +89,8 @@ pub struct View {
     left_at: Vec<Option<Left>>,
     /// The mark that each member has confirmed while it was behind.
     marked: Vec<u64>,
+    /// Members that had the mark when the pool was opened, as long as it is not raised.
+    found_marked: Positions,
     /// Epochs that another writer has announced to members which come back, and the epochs that those descend from.
     overruled: Vec<(Epoch, Uuid)>,
     /// Epochs that this writer has announced, in force or not.
@@ -185,6 +187,7 @@ impl View {
             needed,
             left_at,
             marked,
+            found_marked: 0,
             overruled,
             own,
         }
@@ -419,8 +422,19 @@ impl View {
 
     /// Raises the mark, for the members in sync to be told.
     pub fn raise_mark(&mut self) -> Request {
+        self.found_marked = 0;
         self.mark = self.mark.saturating_add(1);
         self.mark()
+    }
+
+    /// These members were found with the mark, durably.
+    pub fn note_found_marked(&mut self, marked: Positions) {
+        self.found_marked = marked;
+    }
+
+    /// Members that may lack the mark: all but those that were found with it.
+    pub fn lacking_mark(&self) -> Positions {
+        !self.found_marked
     }
 
     /// The mark that all members in sync were told, or are being told.

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use pmof_control::{
-    DATA_RANGES_MAX, DIGESTED_MAX_BYTES, DIGESTS_MAX, INTENT_MESSAGE_WORDS_MAX, MAX_MESSAGE_BYTES, NewPool, OpenFor,
-    PoolName, Reply, Request, ServiceCode,
+    DATA_RANGES_MAX, DIGESTED_MAX_BYTES, DIGESTS_MAX, Enclosed, FailureDomain, INTENT_MESSAGE_WORDS_MAX,
+    MAX_MESSAGE_BYTES, NewPool, OpenFor, PoolName, Reply, Request, ServiceCode,
 };
 use pmof_mem::{Medium as _, Memory};
 use pmof_pool::{Digester, data_ranges};
@@ -22,9 +22,16 @@ pub(crate) fn create(
     if publish_on_close { pools.create_unpublished(name, new) } else { pools.create(name, new, holder) }
 }
 
-/// What tells the initiator of a pool that is open.
-pub(crate) fn opened(pool: &OpenPool, descriptor: Vec<u8>) -> Reply {
+/// What tells the initiator of a pool that is open. `domain`: of this target.
+pub(crate) fn opened(pool: &OpenPool, descriptor: Vec<u8>, domain: Option<FailureDomain>) -> Reply {
     let header = pool.header();
+    let is_written = pool.access() == OpenFor::Write;
+    let enclosed = Enclosed {
+        roster: Some(pool.roster().clone()),
+        domain: is_written.then_some(domain),
+        // A map that cannot be read is asked for, and the error is the answer to that.
+        intent: if is_written { pool.intent(0, usize::MAX).ok() } else { None },
+    };
     Reply::Opened {
         pool_uuid: header.pool_uuid,
         replica_uuid: header.replica_uuid,
@@ -34,6 +41,7 @@ pub(crate) fn opened(pool: &OpenPool, descriptor: Vec<u8>) -> Reply {
         user_flags: header.user_flags,
         state: pool.state().clone(),
         descriptor,
+        enclosed: Box::new(enclosed),
     }
 }
 

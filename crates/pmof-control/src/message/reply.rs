@@ -6,6 +6,7 @@ use core::ops::Range;
 use uuid::Uuid;
 
 use super::{
+    enclosed::Enclosed,
     error::ControlError,
     fields::cut,
     limits::{
@@ -49,6 +50,8 @@ pub enum Reply {
         state: PoolState,
         /// What the initiator needs to address the user data; at most [`MAX_DESCRIPTOR_BYTES`].
         descriptor: Vec<u8>,
+        /// What need not be asked for any more.
+        enclosed: Box<Enclosed>,
     },
     /// The pool is closed.
     Closed,
@@ -222,6 +225,7 @@ impl Reply {
                 user_flags,
                 state,
                 descriptor,
+                enclosed,
             } => {
                 frame.bytes(pool_uuid.as_bytes());
                 frame.bytes(replica_uuid.as_bytes());
@@ -231,6 +235,7 @@ impl Reply {
                 frame.bytes(user_flags);
                 frame.state(state);
                 frame.descriptor(descriptor)?;
+                frame.enclosed(enclosed);
             }
             Self::Closed
             | Self::Removed
@@ -364,6 +369,7 @@ impl Reply {
                 let (replica_count, replica_index) = (body.number_u16()?, body.number_u16()?);
                 let (user_flags, state) = (body.array()?, body.state()?);
                 let descriptor = body.counted(MAX_DESCRIPTOR_BYTES)?.to_vec();
+                let enclosed = Box::new(body.enclosed(size_bytes)?);
                 Self::Opened {
                     pool_uuid,
                     replica_uuid,
@@ -373,6 +379,7 @@ impl Reply {
                     user_flags,
                     state,
                     descriptor,
+                    enclosed,
                 }
             }
             0x82 => Self::Closed,

@@ -5,7 +5,8 @@ use uuid::Uuid;
 use super::{version::*, wire::Frame, *};
 use crate::{
     ANCESTORS_MAX, Epoch, Header, INTENT_WORDS_MAX, MAX_EVENT_BYTES, MAX_ROOT_BYTES, NameError, NewPool, OpenFor,
-    PoolFormat, PoolInfo, PoolName, PoolState, SetName, TargetStatus, ToldEvent, USER_FLAGS_BYTES, WriterStatus,
+    PoolFormat, PoolInfo, PoolName, PoolState, Role, Roster, RosterMember, SetName, TargetStatus, ToldEvent,
+    USER_FLAGS_BYTES, WriterStatus,
 };
 use samples::*;
 
@@ -337,6 +338,7 @@ fn long_texts_are_cut_and_long_descriptors_refused() {
         user_flags: [0; USER_FLAGS_BYTES],
         state: sample_state(),
         descriptor: vec![0; MAX_DESCRIPTOR_BYTES + 1],
+        enclosed: Box::default(),
     };
     assert!(matches!(
         opened.encode(newest(1)),
@@ -499,7 +501,7 @@ fn any_reply() -> impl Strategy<Value = Reply> {
         (
             any::<([u64; 2], [u128; 2], [u8; USER_FLAGS_BYTES])>(),
             any_state(),
-            proptest::collection::vec(any::<u8>(), 0..=MAX_DESCRIPTOR_BYTES)
+            proptest::collection::vec(any::<u8>(), 0..=MAX_DESCRIPTOR_BYTES),
         )
             .prop_map(|((numbers, uuids, user_flags), state, descriptor)| Reply::Opened {
                 pool_uuid: Uuid::from_u128(uuids[0]),
@@ -510,6 +512,7 @@ fn any_reply() -> impl Strategy<Value = Reply> {
                 user_flags,
                 state,
                 descriptor,
+                enclosed: Box::default(),
             }),
         Just(Reply::Closed),
         Just(Reply::Removed),

@@ -79,7 +79,12 @@ impl Frame {
 
     /// Bytes of the body by now.
     pub(super) fn body_bytes(&self) -> usize {
-        self.bytes.len() - HEAD_BYTES
+        self.body().len()
+    }
+
+    /// The body by now.
+    pub(super) fn body(&self) -> &[u8] {
+        &self.bytes[HEAD_BYTES..]
     }
 
     pub(super) fn bytes(&mut self, bytes: &[u8]) {
@@ -212,18 +217,36 @@ impl<'a> Body<'a> {
 
     /// The optional field of this tag; `None` where the message has none, as in versions without fields. Fields are read in the order of their numbers.
     pub(super) fn field<const N: usize>(&mut self, tag: FieldTag) -> Parsed<Option<[u8; N]>> {
+        let Some(bytes) = self.field_bytes(tag)? else { return Ok(None) };
+        let bytes = bytes.try_into().map_err(|_| Fault::Malformed("a field has the wrong length"))?;
+        Ok(Some(bytes))
+    }
+
+    /// The same of a field of any length.
+    pub(super) fn field_bytes(&mut self, tag: FieldTag) -> Parsed<Option<&'a [u8]>> {
         while let Some(found) = self.next_field()? {
             if found.tag.number() > tag.number() {
                 return Ok(None);
             }
             self.pass(&found);
             if found.tag.number() == tag.number() {
-                let bytes = found.bytes.try_into().map_err(|_| Fault::Malformed("a field has the wrong length"))?;
-                return Ok(Some(bytes));
+                return Ok(Some(found.bytes));
             }
             check_ignorable(found.tag)?;
         }
         Ok(None)
+    }
+
+    /// What the bytes of a field say, all of them: as in a body, optional fields may be behind it.
+    pub(super) fn inside<T>(&self, bytes: &'a [u8], parse: impl FnOnce(&mut Self) -> Parsed<T>) -> Parsed<T> {
+        let mut inner = Self { version: self.version, rest: bytes, last_field: 0 };
+        let value = parse(&mut inner)?;
+        inner.finish()?;
+        Ok(value)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
     }
 
     /// Passes over the fields that are left, which are unknown.

@@ -17,6 +17,7 @@ use super::{
     domains::number_domains,
     epochs::Epochs,
     events::Event,
+    intents::ToldMaps,
     opened::{Checked, check_opened, place},
     opening::{opened_uuid, undo_creation},
     returns::Returns,
@@ -437,7 +438,7 @@ impl Changer<'_> {
             // Of a pool of one nobody has kept what a second may lack.
             fresh.written = Some(Arc::new(PageMap::new(fresh.facts.size_bytes)));
             fresh.intent = Some(Arc::new(Intent::new(fresh.facts.size_bytes)));
-            fresh.keep_intent(Left::Unlike);
+            fresh.keep_intent(Left::Unlike, &ToldMaps::new());
         }
         *guard = Some(Arc::new(fresh));
         drop(guard);

@@ -162,6 +162,11 @@ impl Epochs {
         self.forgone.store(roster.map_or(0, Roster::forgone_count), Ordering::Release);
     }
 
+    /// These members were found with the mark, as whoever opened the pool has found.
+    pub(super) fn note_marked(&self, marked: Positions) {
+        self.state.lock().known.view.note_found_marked(marked);
+    }
+
     /// The pool was made just now.
     pub(super) fn note_made(&self) {
         self.state.lock().known.view.note_made();
@@ -295,7 +300,7 @@ impl Epochs {
         state.is_opened = true;
     }
 
-    /// Tells the mark as it is.
+    /// Tells the mark as it is to members in use that may lack it.
     pub(super) fn tell_mark(&self) {
         self.run(&mut self.state.lock(), |driver| done(engine::tell_mark(driver)));
     }

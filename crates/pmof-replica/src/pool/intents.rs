@@ -1,6 +1,6 @@
 //! The maps of write intent in the members of a pool: read and raised by an opening, raised before writes, cleared behind them.
 
-use std::{ops::Range, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, ops::Range, sync::Arc, time::Duration};
 
 use pmof_access::Durability;
 use pmof_control::{Reply, Request};
@@ -8,6 +8,7 @@ use pmof_replication::opening::Left;
 
 use super::{
     Flushings, Open, Shared,
+    compare::InUse,
     halt::{Halt, ask_within},
 };
 use crate::{
@@ -15,6 +16,9 @@ use crate::{
     intent::{Intent, Words},
     member::{Control, Flush, FlushLevel, Member},
 };
+
+/// Maps that targets told with their replicas, by the positions of these.
+pub(super) type ToldMaps = BTreeMap<usize, Vec<u32>>;
 
 /// How long those who write are kept waiting for a sweep, before it is put off.
 const HOLD: Duration = Duration::from_millis(50);
@@ -24,12 +28,12 @@ impl Open {
     /// all of the pool where a member keeps no map, or where one may be an older copy, whose map and those of the others know nothing of each other.
     ///
     /// What one of them names all do before anything is copied: this opening too may end in the middle, and the next one not meet that one.
-    pub(super) fn keep_intent(&self, left: Left) -> Vec<Range<u64>> {
+    pub(super) fn keep_intent(&self, left: Left, told: &ToldMaps) -> Vec<Range<u64>> {
         let all = || std::iter::once(0..self.facts.size_bytes).collect();
         let Some(intent) = &self.intent else { return all() };
         let mut words = vec![0; intent.layout().word_count()];
-        let members: Vec<_> = self.in_use().collect();
-        for (member, map) in members.iter().zip(read_maps(&members, words.len())) {
+        let members = self.members_in_use();
+        for ((_, member), map) in members.iter().zip(read_maps(&members, told, words.len())) {
             match map {
                 Ok(map) => words.iter_mut().zip(map).for_each(|(word, bits)| *word |= bits),
                 // It is lost, and counts no more.
@@ -63,7 +67,7 @@ impl Open {
     /// Of a new pool, all of whose replicas are equal: has them keep a map.
     pub(super) fn begin_intent(&mut self) {
         self.intent = Some(Arc::new(Intent::new(self.facts.size_bytes)));
-        self.keep_intent(Left::Closed);
+        self.keep_intent(Left::Closed, &ToldMaps::new());
     }
 
     /// Before a range is written: has all members in sync know durably that they may differ there.
@@ -179,13 +183,15 @@ impl Open {
 
 type ReadMap = Result<Vec<u32>, Arc<ReplicaError>>;
 
-/// All words of each member's map: all members are asked at once, for as many words as one reply holds.
-fn read_maps(members: &[&Arc<dyn Member>], word_count: usize) -> Vec<ReadMap> {
+/// All words of each member's map: all members whose targets have not told them are asked at once, for as many words as one reply holds.
+fn read_maps(members: &[InUse<'_>], told: &ToldMaps, word_count: usize) -> Vec<ReadMap> {
     let none = || Err(Arc::new(ReplicaError::Unexpected));
-    let controls: Vec<_> = members.iter().map(|member| member.control()).collect();
+    let controls: Vec<_> = members.iter().map(|(_, member)| member.control()).collect();
+    let known = |(position, _): &InUse<'_>| told.get(position).cloned().unwrap_or_default();
     let mut maps: Vec<ReadMap> = controls
         .iter()
-        .map(|control| if control.is_some() { Ok(Vec::with_capacity(word_count)) } else { none() })
+        .zip(members)
+        .map(|(control, member)| if control.is_some() { Ok(known(member)) } else { none() })
         .collect();
     loop {
         let lacks = |map: &ReadMap| map.as_ref().ok().map(Vec::len).filter(|read| *read < word_count);

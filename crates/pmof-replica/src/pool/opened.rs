@@ -47,6 +47,7 @@ pub(super) fn check_opened(
         user_flags,
         state,
         descriptor,
+        enclosed: _,
     } = reply
     else {
         return Err(ReplicaError::Unexpected);

@@ -20,6 +20,7 @@ use super::{
     follow::{Follow, Said, Seen, Unread},
     followers::{Followers, KeepPoints},
     format::Format,
+    intents::ToldMaps,
     opened::{Identity, Reached, place},
     returns::{ReturnTerms, Returns},
 };
@@ -266,9 +267,9 @@ impl Format for Opening {
 
 impl Open {
     /// Begins the opening's epoch. Returns in what the replicas may differ, if they may.
-    fn begin(&self, left: Left, source: usize) -> Result<Option<Comparable>, PoolError> {
+    fn begin(&self, left: Left, source: usize, told: &ToldMaps) -> Result<Option<Comparable>, PoolError> {
         let Some(epochs) = &self.epochs else { return Ok(None) };
-        let ranges = self.keep_intent(left);
+        let ranges = self.keep_intent(left, told);
         if !epochs.begin() {
             self.check_none_lost()?;
         }

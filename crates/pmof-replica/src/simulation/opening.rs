@@ -404,6 +404,8 @@ fn new_session(
     let before = electorate.before().map(|(count, has)| without(Rule::of(count), &|index| !has(index)));
     let in_use = positions(&members, MemberState::is_in_sync);
     let mut view = View::new(rule, indexes, pool.base.clone(), pool.mark, in_use);
+    let marked = pool.opened.iter().filter(|opened| opened.state.mark == pool.mark);
+    view.note_found_marked(marked.fold(0, |all, opened| all | 1 << opened.position));
     if let Some(before) = before {
         view.found_changed(before);
         world.borrow_mut().count(Fault::OpenedInChange);

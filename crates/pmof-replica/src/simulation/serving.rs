@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use pmof_control::{
-    Claim, Header, OpenFor, PoolFormat, PoolInfo, PoolRefusal, Reply, Request, Roster, RosterPart, USER_FLAGS_BYTES,
-    WITNESS_BYTES,
+    Claim, Enclosed, Header, OpenFor, PoolFormat, PoolInfo, PoolRefusal, Reply, Request, Roster, RosterPart,
+    USER_FLAGS_BYTES, WITNESS_BYTES,
 };
 use pmof_mem::MediumKind;
 use uuid::Uuid;
@@ -29,6 +29,7 @@ impl Target {
 
     fn opened(&self, made: usize) -> Reply {
         let Replica { index, uuid: replica_uuid, state, .. } = self.replica();
+        let roster = self.roster.as_deref().cloned();
         Reply::Opened {
             pool_uuid: POOL_UUID,
             replica_uuid,
@@ -38,6 +39,7 @@ impl Target {
             user_flags: [0; USER_FLAGS_BYTES],
             state,
             descriptor: Vec::new(),
+            enclosed: Box::new(Enclosed { roster, domain: Some(None), intent: None }),
         }
     }
 

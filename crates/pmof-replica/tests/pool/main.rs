@@ -30,6 +30,7 @@ mod reopened;
 mod returns;
 mod rosters;
 mod rotten_states;
+mod round_trips;
 mod scrub;
 mod silent;
 mod slow;

@@ -3,7 +3,7 @@
 use alloc::{boxed::Box, rc::Rc, sync::Arc, vec, vec::Vec};
 use core::time::Duration;
 
-use pmof_control::{FailureDomain, OpenFor, Reply, Request, Roster};
+use pmof_control::{Enclosed, FailureDomain, OpenFor, Reply, Request, Roster};
 use uuid::Uuid;
 
 use super::{
@@ -248,7 +248,7 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
             let Some(answer) = answer else { continue };
             let open = opened_uuid(&answer);
             match answer.and_then(|reply| Ok(checked(reply, (position, site), identity)?)) {
-                Ok(replica) => opened.push(replica),
+                Ok(found) => opened.push(found),
                 Err(cause) => failed.push(Failed { position, site, open, cause }),
             }
         }
@@ -257,23 +257,27 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
         (opened, failed)
     }
 
-    /// Has the memory of open replicas mapped, and reads their rosters and failure domains.
+    /// Has the memory of open replicas mapped, and asks for their rosters and failure domains, where these were not told with the replica.
     async fn look_into(
         &mut self,
-        opened: Vec<OpenedReplica>,
+        opened: Vec<(OpenedReplica, Enclosed)>,
         patience: Patience,
         failed: &mut Vec<Failed<F>>,
     ) -> Vec<OpenedReplica> {
         let (exchange, access) = (Rc::clone(&self.exchange), self.access);
-        let tasks = opened.iter().map(|OpenedReplica { site, size_bytes, .. }| -> Task<'_, _> {
-            Box::pin(looked_into(&exchange, *site, access, *size_bytes))
+        let (opened, enclosed): (Vec<_>, Vec<_>) = opened.into_iter().unzip();
+        let tasks = opened.iter().zip(enclosed).map(|(replica, enclosed)| -> Task<'_, _> {
+            let OpenedReplica { site, size_bytes, .. } = *replica;
+            Box::pin(looked_into(&exchange, site, (access, size_bytes), enclosed))
         });
         let answers = exchange.answers(tasks.collect(), patience, Result::is_ok).await;
         let mut here = Vec::with_capacity(opened.len());
         for (replica, answer) in opened.into_iter().zip(answers) {
             self.note_silence(&answer);
             match answer {
-                Ok((roster, domain)) => here.push(OpenedReplica { roster, domain, ..replica }),
+                Ok(Looked { roster, domain, intent }) => {
+                    here.push(OpenedReplica { roster, domain, intent, ..replica });
+                }
                 Err(cause) => {
                     let OpenedReplica { position, site, replica_uuid, .. } = replica;
                     if cause.is_silence() {
@@ -440,9 +444,18 @@ fn checked(
     reply: Reply,
     (position, site): (usize, SiteId),
     identity: &mut Option<Identity>,
-) -> Result<OpenedReplica, Reason> {
-    let Reply::Opened { pool_uuid, replica_uuid, size_bytes, replica_count, replica_index, user_flags, state, .. } =
-        reply
+) -> Result<(OpenedReplica, Enclosed), Reason> {
+    let Reply::Opened {
+        pool_uuid,
+        replica_uuid,
+        size_bytes,
+        replica_count,
+        replica_index,
+        user_flags,
+        state,
+        enclosed,
+        ..
+    } = reply
     else {
         return Err(Reason::Unexpected);
     };
@@ -450,7 +463,7 @@ fn checked(
     if replica_index >= replica_count {
         return Err(Reason::Unexpected);
     }
-    Ok(OpenedReplica {
+    let replica = OpenedReplica {
         position,
         site,
         index: replica_index,
@@ -461,29 +474,41 @@ fn checked(
         behind: None,
         is_witness: false,
         domain: None,
-    })
+        intent: None,
+    };
+    Ok((replica, *enclosed))
 }
 
-/// Has the memory mapped, and reads the roster, and of a pool that is opened for writing the failure domain.
+/// What there is to know of an open replica beyond its state.
+struct Looked {
+    roster: Option<Roster>,
+    domain: Option<FailureDomain>,
+    intent: Option<Vec<u32>>,
+}
+
+/// Has the memory mapped, and asks for the roster, and of a pool that is opened for writing for the failure domain, where the reply did not tell.
 async fn looked_into<P, F: Failure>(
     exchange: &Exchange<P, F>,
     site: SiteId,
-    access: OpenFor,
-    size_bytes: u64,
-) -> Result<(Option<Roster>, Option<FailureDomain>), Cause<F>> {
+    (access, size_bytes): (OpenFor, u64),
+    Enclosed { roster, domain, intent }: Enclosed,
+) -> Result<Looked, Cause<F>> {
     done(exchange, Action::Map { site, access, size_bytes }).await?;
-    // One that is lost meanwhile is noticed when it is used.
-    let roster = read_roster(exchange, site).await.ok().flatten();
-    let domain = match access {
-        OpenFor::Write => reply(exchange, site, Request::Domain).await.ok(),
-        OpenFor::Read => None,
+    let roster = match roster {
+        Some(roster) => Some(roster),
+        // One that is lost meanwhile is noticed when it is used.
+        None => read_roster(exchange, site).await.ok().flatten(),
     };
-    let domain = match domain {
-        Some(Reply::Domain(domain)) => domain,
-        // It is of a release that does not say.
-        _ => None,
+    let domain = match (access, domain) {
+        (OpenFor::Read, _) => None,
+        (OpenFor::Write, Some(domain)) => domain,
+        (OpenFor::Write, None) => match reply(exchange, site, Request::Domain).await {
+            Ok(Reply::Domain(domain)) => domain,
+            // It is of a release that does not say.
+            _ => None,
+        },
     };
-    Ok((roster, domain))
+    Ok(Looked { roster, domain, intent })
 }
 
 /// The roster that a target keeps of the pool that is open there. `None`: it keeps none.

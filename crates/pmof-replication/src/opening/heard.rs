@@ -169,8 +169,10 @@ async fn open_roster<P: Place, F: Failure>(
 ) -> Result<Option<Roster>, Cause<F>> {
     let name = place.pool_name().clone();
     let open = Request::Open { name, access: OpenFor::Read, require: Durability::Visible, may_be_older: false };
-    reply_when_free(exchange, site, open).await?;
-    Ok(read_roster(exchange, site).await.ok().flatten())
+    match reply_when_free(exchange, site, open).await? {
+        Reply::Opened { enclosed, .. } if enclosed.roster.is_some() => Ok(enclosed.roster),
+        _ => Ok(read_roster(exchange, site).await.ok().flatten()),
+    }
 }
 
 /// Whether what was an asynchronous member is or was in an epoch of its own pool.

@@ -221,6 +221,8 @@ pub struct OpenedReplica {
     pub is_witness: bool,
     /// What its target says of its failure domain.
     pub domain: Option<FailureDomain>,
+    /// All words of its map of write intent, if its target told them with the replica: else they are to be asked for.
+    pub intent: Option<Vec<u32>>,
 }
 
 /// A replica that a reader does not read, and that may hear of the next epoch.

@@ -138,3 +138,130 @@ fn an_epoch_of_no_replica_is_malformed() {
     let error = Request::decode(&message_in(four(77), 4, &body)).expect_err("it is of no replica");
     assert!(error.to_string().contains("no replica"), "{error}");
 }
+
+/// A reply of which the fields are told for which there is room.
+fn opened(state: PoolState, size_bytes: u64, enclosed: Enclosed) -> Reply {
+    Reply::Opened {
+        pool_uuid: Uuid::from_u128(1),
+        replica_uuid: Uuid::from_u128(2),
+        size_bytes,
+        replica_count: 2,
+        replica_index: 1,
+        user_flags: [0; USER_FLAGS_BYTES],
+        state,
+        descriptor: b"there".to_vec(),
+        enclosed: Box::new(enclosed),
+    }
+}
+
+fn enclosed_in(message: &[u8]) -> Enclosed {
+    match Reply::decode(message) {
+        Ok((_, Reply::Opened { enclosed, .. })) => *enclosed,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn short_state() -> PoolState {
+    PoolState { ancestors: vec![], ..sample_state() }
+}
+
+/// A map of three words.
+const MAP_BYTES: u64 = 80 << 20;
+
+#[test]
+fn an_opened_pool_encloses_what_would_be_asked_for() {
+    let (roster, kernel) = (Roster::made(2), Some([9; 16]));
+    let whole = Enclosed {
+        roster: Some(roster.clone()),
+        domain: Some(Some(sample_domain(kernel))),
+        intent: Some(vec![0, 0x0403_0201, 5]),
+    };
+    let bytes = opened(short_state(), MAP_BYTES, whole.clone()).encode(newest(1)).expect("fits");
+    let domain = [&b"\x01\x01\x01"[..], &[9; 16], b"\x06\0rack 7"].concat();
+    let intent = b"\x01\0\x02\0\x01\x02\x03\x04\x05\0\0\0";
+    let fields = [field(1, &roster.encode().unwrap()), field(2, &domain), field(3, intent)].concat();
+    assert!(bytes[..bytes.len() - 4].ends_with(&fields), "{bytes:?}");
+    assert_eq!(enclosed_in(&bytes), whole);
+    for part in [
+        Enclosed { roster: whole.roster.clone(), ..Enclosed::default() },
+        Enclosed { domain: Some(None), ..Enclosed::default() },
+        Enclosed { intent: Some(vec![0; 3]), ..Enclosed::default() },
+        Enclosed { intent: Some(vec![u32::MAX; 3]), ..Enclosed::default() },
+        Enclosed::default(),
+    ] {
+        let reply = opened(short_state(), MAP_BYTES, part.clone());
+        assert_eq!(enclosed_in(&reply.encode(newest(1)).expect("fits")), part);
+    }
+}
+
+#[test]
+fn version_4_encloses_nothing() {
+    let enclosed = Enclosed { roster: Some(Roster::made(2)), domain: Some(None), intent: Some(vec![1; 3]) };
+    let bytes = opened(short_state(), MAP_BYTES, enclosed).encode(four(1)).expect("fits");
+    assert_eq!(bytes, opened(short_state(), MAP_BYTES, Enclosed::default()).encode(four(1)).expect("fits"));
+    assert_eq!(enclosed_in(&bytes), Enclosed::default());
+}
+
+/// Of the longest state, descriptor, roster and map some are left out, and the message can be sent.
+#[test]
+fn what_an_opened_pool_has_no_room_for_is_left_out() {
+    let member = |index| RosterMember {
+        index,
+        replica_uuid: Uuid::from_u128(index.into()),
+        role: Role::Data,
+        url: "u".repeat(200),
+        domain: String::new(),
+    };
+    let long = Roster { members: (0..12).map(member).collect(), ..Roster::made(12) };
+    assert!(long.encode().is_ok_and(|bytes| bytes.len() > 2500));
+    let map_bytes = (INTENT_WORDS_MAX as u64) << 25;
+    let (all_set, few): (Vec<_>, Vec<_>) = (0..INTENT_WORDS_MAX).map(|at| (u32::MAX, u32::from(at % 100 == 0))).unzip();
+    let long_state = sample_state;
+    for (state, roster, intent, fits) in [
+        (short_state(), long.clone(), few.clone(), [true, true]),
+        (short_state(), Roster::made(3), all_set.clone(), [true, false]),
+        (long_state(), long, few.clone(), [false, true]),
+        (long_state(), Roster::made(3), few, [true, true]),
+    ] {
+        let whole = Enclosed { roster: Some(roster), domain: Some(Some(sample_domain(None))), intent: Some(intent) };
+        let mut reply = opened(state, map_bytes, whole.clone());
+        if let Reply::Opened { descriptor, .. } = &mut reply {
+            descriptor.resize(MAX_DESCRIPTOR_BYTES, 7);
+        }
+        let expected = Enclosed {
+            roster: whole.roster.filter(|_| fits[0]),
+            domain: whole.domain,
+            intent: whole.intent.filter(|_| fits[1]),
+        };
+        assert_eq!(enclosed_in(&reply.encode(newest(1)).expect("fits")), expected);
+    }
+}
+
+#[test]
+fn enclosed_fields_are_checked() {
+    let with = |field: &[u8]| {
+        let bytes = opened(short_state(), MAP_BYTES, Enclosed::default()).encode(newest(77)).expect("fits");
+        let body = [&bytes[12..bytes.len() - 4], field].concat();
+        Reply::decode(&message(0x81, &body)).map(|(_, reply)| match reply {
+            Reply::Opened { enclosed, .. } => *enclosed,
+            other => panic!("{other:?}"),
+        })
+    };
+    for (bad, word) in [
+        (field(2, b"\x02"), "flag"),
+        (field(2, b""), "too short"),
+        (field(2, b"\x00\x01"), "cut short"),
+        (field(3, b"\x00\0\x01\0\x01\0\0"), "too short"),
+        (field(3, b"\x03\0\x01\0\x01\0\0\0"), "fewer words"),
+    ] {
+        match with(&bad) {
+            Err(ControlError::Malformed { what, .. }) => assert!(what.contains(word), "{what}"),
+            other => panic!("{other:?}"),
+        }
+    }
+    // A roster of a newer release is asked for, and refused there.
+    assert_eq!(with(&field(1, b"of a newer release")), Ok(Enclosed::default()));
+    // What a newer release says behind a domain is passed over.
+    let known = Enclosed { domain: Some(None), ..Enclosed::default() };
+    assert_eq!(with(&field(2, &[&b"\0"[..], &field(1, b"more")].concat())), Ok(known));
+}

@@ -207,6 +207,7 @@ pub(super) fn replies() -> Vec<Reply> {
             user_flags: [6; USER_FLAGS_BYTES],
             state: sample_state(),
             descriptor: vec![5; MAX_DESCRIPTOR_BYTES],
+            enclosed: Box::default(),
         },
         Reply::Closed,
         Reply::Removed,

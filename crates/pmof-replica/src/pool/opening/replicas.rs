@@ -21,6 +21,7 @@ use crate::{
         events::Event,
         follow::Said,
         format::{Replicas, Terms, Upkeep},
+        intents::ToldMaps,
         mirrors::mirror,
         opened::{Identity, place},
     },
@@ -54,6 +55,10 @@ pub(in crate::pool) struct NativeReplicas {
     mark: u64,
     /// What the members are to keep of each other, where a target keeps anything, and the positions of those that need not be told.
     roster: Option<(Roster, Positions)>,
+    /// The maps of write intent that were told with them.
+    maps: ToldMaps,
+    /// The positions of those that have the mark.
+    marked: Positions,
     /// What those that are in sync have said, by their positions.
     said: Vec<(usize, Said)>,
     pub(super) origin: Origin,
@@ -62,7 +67,7 @@ pub(in crate::pool) struct NativeReplicas {
 impl NativeReplicas {
     pub(super) fn new(
         opening: Opening,
-        opened: Vec<Opened>,
+        mut opened: Vec<Opened>,
         identity: Identity,
         (base, mark): (Base, u64),
         origin: Origin,
@@ -85,7 +90,12 @@ impl NativeReplicas {
         let keepers = |roster| (keepers(&opened, &roster), roster);
         let roster = roster.map(keepers).map(|(keepers, roster)| (roster, keepers));
         let said = opened.iter().map(|Opened { replica, .. }| (replica.position, Said::by(&replica.state))).collect();
-        Self { opening, opened, identity, indexes, base, mark, roster, said, origin }
+        let marked = opened.iter().filter(|opened| opened.replica.state.mark == mark);
+        let marked = marked.fold(0, |all, opened| all | 1 << opened.replica.position);
+        let maps =
+            opened.iter_mut().filter_map(|Opened { replica, .. }| Some((replica.position, replica.intent.take()?)));
+        let maps = maps.collect();
+        Self { opening, opened, identity, indexes, base, mark, roster, maps, marked, said, origin }
     }
 
     /// The rule by which the members have to know of an epoch; and the one before a change of the members that was found, where that counts, too.
@@ -179,6 +189,7 @@ impl Replicas for NativeReplicas {
     fn epochs(&self, members: &[Arc<dyn Member>], terms: AckTerms) -> Option<Epochs> {
         let (rule, before) = self.rules();
         let epochs = Epochs::new(members.to_vec(), self.indexes.clone(), self.base.clone(), self.mark, rule, terms);
+        epochs.note_marked(self.marked);
         epochs.keep_witness_count(self.witnesses().count());
         if let Some((roster, kept)) = &self.roster {
             epochs.keep_roster(roster.clone(), *kept);
@@ -198,7 +209,7 @@ impl Replicas for NativeReplicas {
     /// All of a native pool is comparable where nothing tells which ranges may differ.
     fn comparable(&self, open: &Open) -> Result<Option<Comparable>, PoolError> {
         match self.origin {
-            Origin::Found { access: OpenFor::Write, source, left, .. } => open.begin(left, source),
+            Origin::Found { access: OpenFor::Write, source, left, .. } => open.begin(left, source, &self.maps),
             Origin::Made(_) | Origin::Found { .. } => Ok(None),
         }
     }
