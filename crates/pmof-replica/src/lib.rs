@@ -3,7 +3,7 @@
 //! A replica is memory of this machine, or a connection to a target; targets themselves are `pmof-target`.
 #![forbid(unsafe_code)]
 
-use pmof_replication::{catch_up, domain, electorate, lineage, membership, older_pages, pages, view};
+use pmof_replication::{catch_up, domain, electorate, lineage, member_state, membership, older_pages, pages, view};
 
 mod background;
 mod error;

@@ -1,6 +1,7 @@
 //! Writers, targets and a network that fail in every way a seed gives, around the decisions that the library ships: who belongs together
 //! (`lineage.rs`), epochs and marks (`view.rs`), what is copied (`catch_up.rs`, `pages.rs`), and a target's change of its state
-//! (`PoolState`). What drives these decisions, in `pool.rs` and below, is written once more here, step by step.
+//! (`PoolState`). Openings, epochs and returns are driven by the engine, as they ship; what drives the other decisions, in `pool.rs` and below, is written once
+//! more here, step by step.
 //!
 //! One seed is one run. `cargo xtask simulate` runs many of them.
 

@@ -250,6 +250,11 @@ fn is_current(driver: &impl Driver) -> bool {
     in_use(driver) == driver.with(|epochs| epochs.view.current())
 }
 
+/// Whether the members in use have an epoch without the others, which they are given if they have not.
+pub async fn settle(driver: &impl Driver) -> bool {
+    is_current(driver) || begin(driver).await
+}
+
 /// Raises the mark on all members in use, durably: after the flush and before the persist is acknowledged, so that a copy
 /// made before the mark was due lacks it. The target takes the occasion to see that the file still has its name.
 pub async fn raise_mark(driver: &impl Driver) {

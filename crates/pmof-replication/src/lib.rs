@@ -20,6 +20,7 @@ pub mod older_pages;
 pub mod opening;
 pub mod pages;
 pub mod place;
+pub mod returning;
 pub mod roster;
 pub mod view;
 

@@ -265,7 +265,7 @@ impl Changer<'_> {
         let position = self.admit(&made).inspect_err(|_| undo_creation(url, made.meant(), &made.site))?;
         let index = made.of_roster.index;
         // It knows that it is behind before it is a member: what it was made with would pass for another line of the pool.
-        if !self.epochs.introduce(position, (index, None, Some(&made.state)), &made.member) {
+        if !self.epochs.introduce(position, index, &made.state, &made.member) {
             let lost = made.member.standing().failure().map(Arc::clone);
             let source = lost.unwrap_or_else(|| Arc::new(ReplicaError::Behind));
             undo_creation(url, made.meant(), &made.site);

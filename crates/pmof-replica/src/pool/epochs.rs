@@ -2,6 +2,7 @@
 
 use std::{
     cell::{Cell, RefCell},
+    ops::DerefMut,
     pin::pin,
     sync::{
         Arc,
@@ -14,8 +15,9 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use pmof_control::{OpenFor, PoolState, Reply, Request, Roster};
 use pmof_replication::{
-    epochs::{self as engine, Driver, Introduced, Introducing, Joining},
-    member_state::{Link, MemberState},
+    epochs::{self as engine, Driver},
+    member_state::MemberState,
+    returning,
 };
 use rustix::time::{ClockId, clock_gettime};
 use uuid::Uuid;
@@ -71,12 +73,18 @@ pub(super) struct State {
 }
 
 /// A state that this thread has locked, as the engine drives it: it tells the members and waits for them.
-struct Locked<'s> {
-    state: RefCell<&'s mut State>,
-    current: &'s AtomicU64,
+pub(super) struct Locked<'s, S: DerefMut<Target = State>> {
+    state: RefCell<S>,
+    epochs: &'s Epochs,
 }
 
-impl Driver for Locked<'_> {
+impl<S: DerefMut<Target = State>> Drop for Locked<'_, S> {
+    fn drop(&mut self) {
+        self.epochs.note_counts(self.state.get_mut());
+    }
+}
+
+impl<S: DerefMut<Target = State>> Driver for Locked<'_, S> {
     fn with<T>(&self, look: impl FnOnce(&mut engine::Epochs) -> T) -> T {
         look(&mut self.state.borrow_mut().known)
     }
@@ -94,12 +102,45 @@ impl Driver for Locked<'_> {
     }
 
     fn note_current(&self, current: Positions) {
-        self.current.store(current, Ordering::Release);
+        self.epochs.current.store(current, Ordering::Release);
+    }
+}
+
+/// Members of an open pool, which are told of its epochs one by one.
+impl returning::Members for Epochs {
+    type Member = Arc<dyn Member>;
+    type Failure = ReplicaError;
+    type Locked<'l> = Locked<'l, MutexGuard<'l, State>>;
+
+    async fn lock(&self) -> Self::Locked<'_> {
+        Locked { state: RefCell::new(self.state.lock()), epochs: self }
+    }
+
+    fn state(&self, member: &Self::Member) -> MemberState {
+        member.state()
+    }
+
+    fn put(&self, locked: &Self::Locked<'_>, position: usize, member: &Self::Member) {
+        locked.state.borrow_mut().members[position] = Arc::clone(member);
+    }
+
+    async fn give_roster(&self, member: &Self::Member, roster: &Roster) -> bool {
+        member.control().is_some_and(|control| give_roster(control, roster))
+    }
+
+    async fn ask_for(
+        &self,
+        member: &Self::Member,
+        request: &Request,
+        expected: &Reply,
+        limit: Option<Duration>,
+    ) -> Result<(), Halt> {
+        ask_within(member.control().ok_or(Halt::Later)?, request, expected, limit)
     }
 }
 
 /// The outcome of a step whose driver blocks instead of waiting.
-fn done<T>(step: impl Future<Output = T>) -> T {
+pub(super) fn done<T>(step: impl Future<Output = T>) -> T {
     match pin!(step).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(outcome) => outcome,
         Poll::Pending => unreachable!("a driver that blocks is never waited for"),
@@ -142,11 +183,8 @@ impl Epochs {
     }
 
     /// Runs a step of the engine on a state that the caller has locked.
-    fn run<T>(&self, state: &mut State, step: impl FnOnce(&Locked<'_>) -> T) -> T {
-        let driver = Locked { state: RefCell::new(state), current: &self.current };
-        let outcome = step(&driver);
-        self.note_counts(driver.state.into_inner());
-        outcome
+    fn run<T>(&self, state: &mut State, step: impl FnOnce(&Locked<'_, &mut State>) -> T) -> T {
+        step(&Locked { state: RefCell::new(state), epochs: self })
     }
 
     /// So many of the members have no data, as whoever opened the pool has found.
@@ -188,41 +226,10 @@ impl Epochs {
         state.in_use() == self.current.load(Ordering::Acquire) || self.begin_in(&mut state)
     }
 
-    /// Has a member that has come back know durably that it is behind the epoch in force, and gives it its place. False: it did not take
-    /// that, or too few are left, or the pool is being closed.
-    ///
-    /// `known`: the replica that it is, where it has to be a member now. `found`: its state, unless it stayed connected. It is told without the lock, so that one that does not answer keeps nobody waiting.
-    pub(super) fn introduce(
-        &self,
-        position: usize,
-        (index, known, found): (u16, Option<Uuid>, Option<&PoolState>),
-        member: &Arc<dyn Member>,
-    ) -> bool {
-        let Some(control) = member.control() else { return false };
-        let mut so_far = Introduced::default();
-        loop {
-            let to_tell = {
-                let mut state = self.state.lock();
-                match state.known.introduce(position, (index, known, found), &mut so_far) {
-                    Introducing::Refused => return false,
-                    Introducing::Placed { needs_change } => {
-                        state.members[position] = Arc::clone(member);
-                        return !needs_change || self.begin_in(&mut state);
-                    }
-                    Introducing::Give(roster) => {
-                        drop(state);
-                        if !give_roster(control, &roster) {
-                            return false;
-                        }
-                        continue;
-                    }
-                    Introducing::Tell(to_tell) => to_tell,
-                }
-            };
-            if !to_tell.iter().all(|(request, expected)| control.ask_for(request, expected).is_ok()) {
-                return false;
-            }
-        }
+    /// Has a replica that was made know durably that it is behind the epoch in force, and gives it its place. False: it did not take that, or too few are left, or the
+    /// pool is being closed. It is told without the lock, so that one that does not answer keeps nobody waiting.
+    pub(super) fn introduce(&self, position: usize, index: u16, made: &PoolState, member: &Arc<dyn Member>) -> bool {
+        done(returning::introduce(self, position, (index, None, Some(made)), member))
     }
 
     /// Puts another in the place of a member that has failed.
@@ -230,47 +237,6 @@ impl Epochs {
         let mut state = self.state.lock();
         state.members[position] = Arc::clone(member);
         state.known.membership.note_replaced(position);
-    }
-
-    /// Tells all of an epoch in which a member takes part that is about to join, and that member the mark. Until it has [joined](Self::join),
-    /// everything is acknowledged under the epoch before, as if this had not been.
-    ///
-    /// `limit`: how long the member's answer may take.
-    pub(super) fn announce_with(
-        &self,
-        position: usize,
-        control: &Control,
-        limit: Option<Duration>,
-    ) -> Result<Joining, Halt> {
-        let mut state = self.state.lock();
-        if state.known.has_ended {
-            return Err(Halt::Ended);
-        }
-        let mark = state.known.view.mark();
-        // Before it is a member: one with an older mark would pass for an older copy.
-        ask_within(control, &mark, &Reply::Marked, limit)?;
-        let joining = self.run(&mut state, |driver| done(engine::announce_with(driver, position, mark)));
-        joining.ok_or(Halt::Later)
-    }
-
-    /// Confirms the epoch that was announced, while nobody posts; where another was announced since, or a member was lost or came back, begins one
-    /// anew. From then on the member counts. `limit`: how long its answer may take.
-    pub(super) fn join(&self, joining: &Joining, member: &dyn Member, limit: Option<Duration>) -> Result<(), Halt> {
-        let mut state = self.state.lock();
-        if state.known.has_ended {
-            return Err(Halt::Ended);
-        }
-        let mark = state.known.view.mark();
-        if joining.lacks(&mark) {
-            ask_within(member.control().ok_or(Halt::Later)?, &mark, &Reply::Marked, limit)?;
-        }
-        let caught_up = member.standing().has_caught_up();
-        if caught_up.is_behind() {
-            return Err(not_joined(caught_up));
-        }
-        self.run(&mut state, |driver| done(engine::join(driver, joining)));
-        let joined = member.state();
-        if joined.is_in_sync() { Ok(()) } else { Err(not_joined(joined)) }
     }
 
     /// The same as [`lock`](Self::lock), if nobody else does.
@@ -303,14 +269,6 @@ impl Epochs {
     /// Tells the mark as it is to members in use that may lack it.
     pub(super) fn tell_mark(&self) {
         self.run(&mut self.state.lock(), |driver| done(engine::tell_mark(driver)));
-    }
-
-    /// Tells the mark to a member that knows that it is behind: it then tells an older copy of another, and of itself, from the replica.
-    pub(super) fn mark_behind(&self, position: usize, control: &Control) -> Result<(), Arc<ReplicaError>> {
-        let mark = self.state.lock().known.view.mark();
-        control.ask_for(&mark, &Reply::Marked)?;
-        self.state.lock().known.view.note_marked(position, &mark);
-        Ok(())
     }
 
     /// Raises the mark, whether it is due or not: copies of the members' files that were made before are known to be older. False: the pool is
@@ -379,10 +337,6 @@ impl Epochs {
 impl State {
     pub(super) fn view(&self) -> &View {
         &self.known.view
-    }
-
-    pub(super) fn has_ended(&self) -> bool {
-        self.known.has_ended
     }
 
     fn prompt(&self) -> Positions {
@@ -455,12 +409,6 @@ impl State {
         }
         answered
     }
-}
-
-/// Why a member in this state is not in sync, though it had caught up.
-fn not_joined(state: MemberState) -> Halt {
-    assert!(!state.is_in_sync() && state != MemberState::Behind(Link::Connected), "it has caught up and is {state:?}");
-    if state.is_slow() { Halt::Slow } else { Halt::Later }
 }
 
 /// Nanoseconds of a clock that goes on in steps of the kernel's tick, 1 to 10 ms: a small part of an interval, and each persist reads it.

@@ -8,16 +8,7 @@ use super::acknowledge::LEAST_PATIENCE;
 use crate::{ReplicaError, member::Control};
 
 /// Why a replica did not come back this time.
-pub(super) enum Halt {
-    /// The pool is closed.
-    Ended,
-    /// It may come later.
-    Later,
-    /// It does not keep up, and stays connected.
-    Slow,
-    /// Not as it is.
-    Rejected(ReplicaError),
-}
+pub(super) type Halt = pmof_replication::returning::Halt<ReplicaError>;
 
 /// Asks a replica that is about to join for what is answered in one way only. `limit`: how long the answer may take.
 pub(super) fn ask_within(

@@ -58,6 +58,7 @@ pub(super) enum Fault {
     SlowLeftBehind,
     SlowAsked,
     SlowTakenBack,
+    SlowToJoin,
     NoRoom,
     LostBeforeForgotten,
     SuccessorMet,

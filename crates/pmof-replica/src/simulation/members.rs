@@ -3,17 +3,14 @@
 use std::rc::Rc;
 
 use pmof_control::{PoolState, Request, Role, Roster, RosterMember};
-use pmof_replication::{
-    epochs::{self, Introduced, Introducing},
-    member_state::Event,
-};
+use pmof_replication::{epochs, member_state::Event, returning::introduce};
 use uuid::Uuid;
 
 use super::{
     faults::Fault,
     names::ReplicaId,
     plan::Control,
-    session::{Member, Open, Session, ask, encoded, fail, give_roster, tell_all},
+    session::{Member, Open, Session, ask, encoded, fail},
     target::{Answer, Message},
     tasks::sleep,
 };
@@ -31,38 +28,6 @@ struct Made {
 }
 
 impl Session {
-    /// As `Epochs::introduce`.
-    pub(super) async fn introduce(
-        &self,
-        position: usize,
-        (index, known, found): (u16, Option<Uuid>, Option<&PoolState>),
-        member: &Rc<Member>,
-    ) -> bool {
-        let mut so_far = Introduced::default();
-        loop {
-            let next = {
-                let _guard = self.view_lock.lock().await;
-                if !member.state().is_connected() {
-                    return false;
-                }
-                let next = self.epochs.borrow_mut().introduce(position, (index, known, found), &mut so_far);
-                if let Introducing::Placed { needs_change } = next {
-                    self.members.borrow_mut()[position] = Rc::clone(member);
-                    return !needs_change || self.change().await;
-                }
-                next
-            };
-            let is_told = match next {
-                Introducing::Give(roster) => give_roster(&self.world, member, &roster).await,
-                Introducing::Tell(to_tell) => tell_all(&self.world, member, &to_tell).await,
-                Introducing::Refused | Introducing::Placed { .. } => false,
-            };
-            if !is_told {
-                return false;
-            }
-        }
-    }
-
     /// As `Changer::roster`: the members, where no change is under way whose outcome is not known.
     async fn roster(&self) -> Option<Roster> {
         let _guard = self.view_lock.lock().await;
@@ -154,7 +119,7 @@ impl Session {
         let Some(made) = self.make_replica(&roster, machine, role).await else { return false };
         let index = made.of_roster.index;
         let Some(position) = self.admit_new(&made).await else { return false };
-        if !self.introduce(position, (index, None, Some(&made.state)), &made.member).await {
+        if !introduce(self, position, (index, None, Some(&made.state)), &made.member).await {
             self.undo_creation(&made).await;
             self.take_out(position).await;
             return false;

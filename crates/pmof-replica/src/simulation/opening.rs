@@ -10,7 +10,7 @@ use std::{
 };
 
 use pmof_access::{ConnectionError, Durability};
-use pmof_control::{ControlVersion, MessageHead, OpenFor, Request, Role};
+use pmof_control::{ControlVersion, MessageHead, OpenFor, Reply, Request, Role};
 use pmof_replication::{
     epochs::Epochs,
     member_state::MemberState,
@@ -279,7 +279,7 @@ impl Site {
             },
             Order::Await(question) => match world.answer(connection, question) {
                 Poll::Pending => Err(order),
-                Poll::Ready(answer) => Ok(replied(world, answer, version)),
+                Poll::Ready(answer) => Ok(replied(world, answer, version).map(|reply| Done::Reply(Box::new(reply)))),
             },
             Order::Map | Order::Connect(_) => Ok(Ok(Done::Done)),
         }
@@ -309,9 +309,13 @@ impl Site {
 }
 
 /// What a target's answer to a message of this version is to an initiator.
-fn replied(world: &mut World, answer: Option<Answer>, version: ControlVersion) -> Answered {
+pub(super) fn replied(
+    world: &mut World,
+    answer: Option<Answer>,
+    version: ControlVersion,
+) -> Result<Reply, ReplicaError> {
     match answer {
-        Some(Answer::Encoded(reply)) => read_reply(&reply, version).map(|reply| Done::Reply(Box::new(reply))),
+        Some(Answer::Encoded(reply)) => read_reply(&reply, version),
         Some(Answer::OtherVersion(other, reply)) => match read_reply(&reply, version) {
             Ok(_) => {
                 world.truth.violate(|| format!("a target of {other:?} serves"));
@@ -324,7 +328,7 @@ fn replied(world: &mut World, answer: Option<Answer>, version: ControlVersion) -
 }
 
 /// The error of a target of another version, which has to name that.
-fn judged(world: &mut World, version: Version, error: ReplicaError) -> ReplicaError {
+pub(super) fn judged(world: &mut World, version: Version, error: ReplicaError) -> ReplicaError {
     match is_left_out(version, &error) {
         Ok(is_left_out) => world.count(if is_left_out { Fault::VersionLeftOut } else { Fault::VersionRefusedPool }),
         Err(text) => world.truth.violate(|| text),
@@ -332,7 +336,7 @@ fn judged(world: &mut World, version: Version, error: ReplicaError) -> ReplicaEr
     error
 }
 
-fn lost() -> ReplicaError {
+pub(super) fn lost() -> ReplicaError {
     ReplicaError::Ended(ConnectionError::Closed)
 }
 

@@ -1,43 +1,54 @@
-//! How members come back to an open pool, as `pool/returns.rs` has it, with its own decisions.
+//! How members come back to an open pool: the engine's returns, on simulated targets.
 
-use std::{rc::Rc, sync::Arc};
+use std::{ops::Range, rc::Rc, sync::Arc, task::Poll, time::Duration};
 
-use pmof_control::{Claim, Reply, Request, Role, Roster, RosterMember};
+use pmof_access::Durability;
+use pmof_control::{ControlVersion, MessageHead, PoolName, Reply, Request, Roster, USER_FLAGS_BYTES};
 use pmof_replication::{
-    epochs::{self, Joining},
+    epochs::{Driver, Epochs},
     member_state::{Event, MemberState},
+    opening::{Identity, Reason},
+    returning::{
+        self as engine, Backoff, Halt, Halted, Holder, Limits, Members, Pauses, Progress, Rejection, Rules, Trust,
+    },
 };
+use uuid::Uuid;
 
 use super::{
     faults::Fault,
+    opening::{judged, lost, replied},
     plan::{Control, PAGES},
     scrubbing::compared,
-    session::{Member, Open, Session, answer, ask, bytes_of, fail, positions, read, send, tell},
-    target::{Answer, Message, Replica},
-    tasks::sleep,
+    serving::POOL_UUID,
+    session::{
+        Member, Open, Session, answer, ask, bytes_of, encoded, fail, give_roster, positions, read, reply_in, send, tell,
+    },
+    target::{Answer, Message},
+    tasks::{Guard, Shared, sleep},
+    versions::REQUEST_ID,
 };
 use crate::{
+    ReplicaError,
     catch_up::{CatchUp, Limit},
-    lineage::{Apart, Found, of_returning},
+    lineage::Found,
     pages::{PAGE_BYTES, PageMap},
     scrub::is_lacking,
+    view::Positions,
 };
 
 const SIZE_BYTES: u64 = PAGES as u64 * PAGE_BYTES;
 
-const WINDOW: Limit = Limit { ranges: 2, bytes: 2 * PAGE_BYTES };
+/// What a step of a run stands for in the engine's returns: the longest pause between two windows is two of them.
+const STEP: Duration = Duration::from_millis(50);
 
-/// As `epochs::not_joined`.
-fn not_joined(state: MemberState) -> Halt {
-    if state.is_slow() { Halt::Slow } else { Halt::Later }
+/// So many steps, for the engine.
+fn steps(count: u64) -> Duration {
+    STEP * u32::try_from(count).expect("a run has fewer steps")
 }
 
-/// Why a member did not come back this time.
-pub(super) enum Halt {
-    Ended,
-    Later,
-    Slow,
-    Rejected,
+/// The steps that a time of the engine's takes.
+fn steps_of(time: Duration) -> u64 {
+    (time.as_nanos() / STEP.as_nanos()) as u64
 }
 
 impl Session {
@@ -66,7 +77,7 @@ impl Session {
             (open.members.clone(), Arc::clone(&open.written))
         };
         let in_use_before = members.iter().filter(|member| member.state().is_in_sync()).count();
-        if written.is_empty() || in_use_before != self.data_count() {
+        if written.is_empty() || in_use_before != self.epochs.borrow().data_count(0) {
             return;
         }
         let pause = self.world.borrow_mut().random.below(12);
@@ -98,393 +109,429 @@ impl Session {
         self.older.borrow_mut().note_flushed(flushed);
     }
 
-    /// As `State::data_count`.
-    fn data_count(&self) -> usize {
-        let (view, membership) = (self.view(), self.membership());
-        let is_witness = |member: &&RosterMember| member.role == Role::Witness;
-        let in_roster = |roster: &Roster| roster.settled(|_| false).members.iter().filter(is_witness).count();
-        view.counts().0.saturating_sub(membership.roster().map_or(0, in_roster))
-    }
-
     async fn bring_back(self: Rc<Self>, position: usize) {
-        let mut left = None;
-        loop {
-            match self.try_to_bring_back(position, &mut left).await {
-                Ok(()) => break,
-                Err(Halt::Ended) => return,
-                Err(Halt::Later | Halt::Slow) => {}
-                Err(Halt::Rejected) => sleep(&self.world, 50).await,
-            }
-            if self.is_stopping.get() {
-                return;
-            }
-            let pause = 1 + self.world.borrow_mut().random.below(20);
-            sleep(&self.world, pause).await;
+        let rules = Broken(self.world.borrow().control);
+        let bringing = Return { session: Rc::clone(&self), position, rules };
+        if engine::bring_back(&bringing).await.is_some() {
+            self.attended.borrow_mut()[position] = false;
         }
-        self.attended.borrow_mut()[position] = false;
+    }
+}
+
+/// The rules, of which a control breaks one.
+struct Broken(Option<Control>);
+
+impl Rules for Broken {
+    fn has_data(&self, is_witness: bool) -> bool {
+        !is_witness || self.0 == Some(Control::WitnessJoins)
     }
 
-    async fn try_to_bring_back(&self, position: usize, left: &mut Option<PageMap>) -> Result<(), Halt> {
-        let (member, is_compared) = self.returning(position, left).await?;
-        if member.state().is_witness() && self.world.borrow().control != Some(Control::WitnessCaughtUp) {
-            return self.admit_witness(position, member).await;
-        }
-        let catch_up = self.admit(position, &member, is_compared, left).await?;
-        let done = loop {
-            let copied = self.copy(position, &member, &catch_up, is_compared).await;
-            let joined = match copied {
-                Ok(()) => self.join(position, &member, &catch_up).await,
-                Err(halt) => Err(halt),
-            };
-            match joined {
-                Ok(true) => break Ok(()),
-                Ok(false) => {}
-                Err(halt) => break Err(halt),
-            }
+    fn is_copied_to(&self, state: MemberState) -> bool {
+        !state.is_witness() || self.0 == Some(Control::WitnessCaughtUp)
+    }
+
+    fn holder(&self, epochs: &Epochs, found: &Found<'_>) -> Holder {
+        if self.0 == Some(Control::HolderNotJudged) { Holder::Superseded } else { Holder::of(epochs, found) }
+    }
+}
+
+/// The epochs of a session, whose view is locked.
+pub(super) struct Locked<'s> {
+    session: &'s Session,
+    _guard: Guard<'s>,
+}
+
+impl Driver for Locked<'_> {
+    fn with<T>(&self, look: impl FnOnce(&mut Epochs) -> T) -> T {
+        self.session.with(look)
+    }
+
+    fn positions(&self, is: impl Fn(MemberState) -> bool) -> Positions {
+        Driver::positions(self.session, is)
+    }
+
+    async fn tell(&self, asked: Positions, request: &Request, expected: &Reply) -> Positions {
+        Driver::tell(self.session, asked, request, expected).await
+    }
+
+    fn fresh_name(&self) -> Uuid {
+        self.session.fresh_name()
+    }
+
+    fn note_current(&self, _: Positions) {}
+}
+
+impl Members for Session {
+    type Member = Rc<Member>;
+    type Failure = ReplicaError;
+    type Locked<'l> = Locked<'l>;
+
+    async fn lock(&self) -> Locked<'_> {
+        Locked { session: self, _guard: self.view_lock.lock().await }
+    }
+
+    fn state(&self, member: &Rc<Member>) -> MemberState {
+        member.state()
+    }
+
+    fn put(&self, _: &Locked<'_>, position: usize, member: &Rc<Member>) {
+        self.members.borrow_mut()[position] = Rc::clone(member);
+    }
+
+    async fn give_roster(&self, member: &Rc<Member>, roster: &Roster) -> bool {
+        give_roster(&self.world, member, roster).await
+    }
+
+    async fn ask_for(
+        &self,
+        member: &Rc<Member>,
+        request: &Request,
+        expected: &Reply,
+        limit: Option<Duration>,
+    ) -> Result<(), Halt<ReplicaError>> {
+        let Some(limit) = limit else {
+            let is_told = tell(&self.world, member, (request, expected)).await;
+            return if is_told { Ok(()) } else { Err(Halt::Later) };
         };
-        if let Err(halt) = done {
-            self.world.borrow_mut().count(Fault::CatchUpInterrupted);
-            if matches!(halt, Halt::Slow) {
-                member.take(Event::LeftBehind);
-            } else {
-                fail(&self.world, &member);
+        let question = send(&self.world, member, encoded(&self.world, member, request));
+        match within(&self.world, Some(limit), answer(&self.world, member, question)).await {
+            Some(Some(answer)) if reply_in(&answer).as_ref() == Some(expected) => Ok(()),
+            Some(_) => {
+                fail(&self.world, member);
+                Err(Halt::Later)
             }
-            if is_compared {
-                let missing = PageMap::new(SIZE_BYTES);
-                missing.add(catch_up.interrupted(&[]));
-                *left = Some(missing);
-            }
-            return Err(halt);
+            None => Err(Halt::Slow),
         }
+    }
+}
+
+/// `None`: it took longer.
+async fn within<T>(world: &Shared, limit: Option<Duration>, run: impl Future<Output = T>) -> Option<T> {
+    let until = limit.map(|limit| world.borrow().step + steps_of(limit));
+    let mut run = std::pin::pin!(run);
+    std::future::poll_fn(|context| match run.as_mut().poll(context) {
+        Poll::Ready(outcome) => Poll::Ready(Some(outcome)),
+        Poll::Pending if until.is_some_and(|until| world.borrow().step >= until) => {
+            world.borrow_mut().count(Fault::SlowToJoin);
+            Poll::Ready(None)
+        }
+        Poll::Pending => Poll::Pending,
+    })
+    .await
+}
+
+/// A connection to a target, of a replica that is no member yet.
+struct Site {
+    world: Shared,
+    target: usize,
+    version: ControlVersion,
+    /// `None` once a member has it.
+    connection: Option<usize>,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection {
+            self.world.borrow_mut().close_here(connection);
+        }
+    }
+}
+
+/// The return of the member at a position.
+struct Return {
+    session: Rc<Session>,
+    position: usize,
+    rules: Broken,
+}
+
+impl Return {
+    fn world(&self) -> &Shared {
+        &self.session.world
+    }
+
+    fn below(&self, limit: usize) -> u64 {
+        self.world().borrow_mut().random.below(limit) as u64
+    }
+
+    /// Has the pool have other members, or others that catch up.
+    fn change(&self, members: Vec<Rc<Member>>, catch_up: Option<&Arc<CatchUp>>) {
+        let open = Rc::clone(&self.session.open.borrow());
+        let others = open.catching_up.iter().filter(|(of, _)| *of != self.position).cloned();
+        let catching_up = others.chain(catch_up.map(|catch_up| (self.position, Arc::clone(catch_up)))).collect();
+        *self.session.open.borrow_mut() = Rc::new(Open { members, catching_up, written: Arc::clone(&open.written) });
+    }
+}
+
+impl engine::Returns for Return {
+    type Member = Rc<Member>;
+    type Failure = ReplicaError;
+    type Epochs = Session;
+    type EpochsRef = Rc<Session>;
+    type Site = Site;
+    type Reached = ();
+    type Flushing = (Rc<Member>, Option<u64>);
+    type Pool = Rc<Session>;
+    type Held<'h> = Guard<'h>;
+    type Rules = Broken;
+
+    fn rules(&self) -> &Broken {
+        &self.rules
+    }
+
+    fn position(&self) -> usize {
+        self.position
+    }
+
+    fn terms(&self) -> Halted<engine::Terms, Self> {
+        let member_count = self.session.epochs.borrow().data_count(0) as u16;
+        let (user_flags, replica_count) = ([0; USER_FLAGS_BYTES], self.world().borrow().plan.made as u16);
+        let identity = Identity { uuid: POOL_UUID, size_bytes: SIZE_BYTES, user_flags, replica_count };
+        Ok(engine::Terms { identity, require: Durability::PowerFailure, member_count })
+    }
+
+    fn limits(&self) -> Halted<Limits, Self> {
+        let [flushed_bytes, sync_bytes] = [(); 2].map(|()| (1 + self.below(2 * PAGES)) * PAGE_BYTES);
+        // A quarter of it while the pool is written.
+        let window = Limit { ranges: 2 + self.below(PAGES) as usize, bytes: (4 + self.below(20)) * PAGE_BYTES };
+        let last_bytes = PAGE_BYTES;
+        Ok(Limits { copied: window, compared: window, flushed_bytes, sync_bytes, last_bytes, ..Limits::SHIPPED })
+    }
+
+    fn pauses(&self) -> Pauses {
+        let (pause, rejected, need_look) = (steps(1 + self.below(6)), steps(50), steps(1 + self.below(5)));
+        Pauses {
+            first: pause,
+            longest: pause,
+            misbehaved: pause,
+            rejected,
+            longest_slow: pause,
+            need_look,
+            recovered_after: Duration::ZERO,
+        }
+    }
+
+    fn backoff(&self) -> Backoff {
+        Backoff::new(&self.pauses())
+    }
+
+    fn pool(&self) -> Halted<Rc<Session>, Self> {
+        Ok(Rc::clone(&self.session))
+    }
+
+    fn epochs(&self) -> Halted<Rc<Session>, Self> {
+        Ok(Rc::clone(&self.session))
+    }
+
+    fn member(&self) -> Halted<Rc<Member>, Self> {
+        Ok(Rc::clone(&self.session.open.borrow().members[self.position]))
+    }
+
+    fn with_trust<T>(&self, look: impl FnOnce(&mut Trust) -> T) -> T {
+        // All that is acknowledged survives a loss of power, and what caught up is not compared once more.
+        look(&mut Trust::default())
+    }
+
+    async fn let_go(&self, _: &Rc<Member>) -> Halted<(), Self> {
         Ok(())
     }
 
-    async fn returning(&self, position: usize, left: &mut Option<PageMap>) -> Result<(Rc<Member>, bool), Halt> {
-        let member = Rc::clone(&self.open.borrow().members[position]);
-        if member.state().is_slow() {
-            return self.no_longer_slow(position, member, left.is_some()).await;
-        }
-        if member.state().is_connected() {
-            return Ok((member, true));
-        }
-        if member.state().is_removed() {
-            return Err(Halt::Ended);
-        }
-        let target = member.target;
-        let connection = self.world.borrow_mut().connect(self.writer, target).ok_or(Halt::Later)?;
-        let asked = Member::new(target, Some(connection), true);
-        let replica = self.ask_for(position, &asked).await.inspect_err(|_| fail(&self.world, &asked))?;
-        let (index, replica_uuid, state) = (replica.index, replica.uuid, replica.state);
-        let may_return = {
-            let _guard = self.view_lock.lock().await;
-            self.membership().may_return(index, replica_uuid)
-        };
-        if !may_return {
-            fail(&self.world, &asked);
-            return Err(Halt::Rejected);
-        }
-        let is_known_as_witness = self.world.borrow().control != Some(Control::WitnessJoins);
-        let is_witness = is_known_as_witness && self.membership().is_witness(index, replica_uuid);
-        let returned = Rc::new(member.reconnected(asked.connection, is_witness));
-        let apart = {
-            let _guard = self.view_lock.lock().await;
-            self.check_returned(position, &Found { index, state: &state }, &returned)?
-        };
-        let is_own = apart.as_ref().is_none_or(Apart::votes);
-        if !is_own || !state.is_behind || !self.view().has_kept(position, state.mark) {
-            *left = None;
-        }
-        if !self.introduce(position, (index, Some(replica_uuid), Some(&state)), &returned).await {
-            fail(&self.world, &returned);
-            return Err(Halt::Later);
-        }
-        let is_known = is_own && self.view().knows_what_lacks(position, state.mark);
-        Ok((returned, !is_known))
-    }
-
-    /// As `Returns::ask_for`.
-    async fn ask_for(&self, position: usize, returned: &Member) -> Result<Box<Replica>, Halt> {
-        let own = self.view().epoch_of(position).map_or(Claim::None, Claim::Own);
-        let claim = match ask(&self.world, returned, Message::Open { takes_over: false, claim: own }).await {
-            Some(Answer::Opened(replica)) => return Ok(replica),
-            Some(Answer::Busy) => self.superseded_holder(returned).await?,
-            _ => return Err(Halt::Later),
-        };
-        match ask(&self.world, returned, Message::Open { takes_over: false, claim }).await {
-            Some(Answer::Opened(replica)) => Ok(replica),
-            _ => Err(Halt::Later),
-        }
-    }
-
-    /// As `Returns::superseded_holder`.
-    async fn superseded_holder(&self, returned: &Member) -> Result<Claim, Halt> {
-        let Some(Answer::Info { replica, .. }) = ask(&self.world, returned, Message::Info).await else {
-            return Err(Halt::Later);
-        };
-        let _guard = self.view_lock.lock().await;
-        if !self.membership().may_return(replica.index, replica.uuid) {
-            return Err(Halt::Later);
-        }
-        if self.has_ended() {
-            return Err(Halt::Ended);
-        }
-        let (view, state) = (self.view(), &replica.state);
-        if self.world.borrow().control == Some(Control::HolderNotJudged) {
-            return Ok(Claim::Superseded(state.epoch.id));
-        }
-        if view.is_superseded_by(state) {
-            self.world.borrow_mut().count(Fault::SuccessorMet);
-            self.give_up();
-            return Err(Halt::Ended);
-        }
-        let apart = of_returning(&Found { index: replica.index, state }, view.line(), view.opening());
-        let is_older = apart.as_ref().is_some_and(Apart::may_catch_up);
-        if view.has_superseded() && is_older { Ok(Claim::Superseded(state.epoch.id)) } else { Err(Halt::Later) }
-    }
-
-    /// What a replica that has come back is to the pool. The view is locked.
-    fn check_returned(&self, position: usize, found: &Found<'_>, returned: &Member) -> Result<Option<Apart>, Halt> {
-        let view = self.view();
-        let known = view.index(position);
-        let halt = if self.has_ended() {
-            Some(Halt::Ended)
-        } else if view.has_other(found.index, position) || known.is_some_and(|known| known != found.index) {
-            Some(Halt::Rejected)
-        } else if view.is_superseded_by(found.state) {
-            self.world.borrow_mut().count(Fault::SuccessorMet);
-            self.give_up();
-            Some(Halt::Ended)
-        } else {
-            None
-        };
-        if let Some(halt) = halt {
-            fail(&self.world, returned);
-            return Err(halt);
-        }
-        let apart = of_returning(found, view.line(), view.opening());
-        if apart.is_some_and(|apart| !apart.may_catch_up()) {
-            if self.world.borrow().plan.has_changes {
-                self.diverged.set(self.diverged.get() | 1 << position);
-                self.world.borrow_mut().count(Fault::DivergedLeftOut);
+    async fn connect(&self, lost: &Rc<Member>) -> Option<Site> {
+        let world = &mut *self.world().borrow_mut();
+        let (target, connection) = (lost.target, world.connect(self.session.writer, lost.target)?);
+        let other = world.targets[target].version;
+        match other.agreed() {
+            Ok(version) => Some(Site { world: Rc::clone(self.world()), target, version, connection: Some(connection) }),
+            Err(error) => {
+                world.close_here(connection);
+                judged(world, other, error.into());
+                None
             }
-            fail(&self.world, returned);
-            return Err(Halt::Rejected);
         }
-        Ok(apart)
     }
 
-    async fn no_longer_slow(
-        &self,
-        position: usize,
-        member: Rc<Member>,
-        is_compared: bool,
-    ) -> Result<(Rc<Member>, bool), Halt> {
-        let is_settled = {
-            let _guard = self.view_lock.lock().await;
-            if self.has_ended() {
-                return Err(Halt::Ended);
-            }
-            self.is_current() || self.change().await
+    fn name(&self) -> PoolName {
+        let target = self.session.open.borrow().members[self.position].target;
+        self.world().borrow().urls[target].name.clone()
+    }
+
+    async fn open(&self, site: &Site, request: &Request) -> Result<Reply, ReplicaError> {
+        self.ask(site, request).await
+    }
+
+    async fn ask(&self, site: &Site, request: &Request) -> Result<Reply, ReplicaError> {
+        let connection = site.connection.ok_or_else(lost)?;
+        let head = MessageHead { version: site.version, request_id: REQUEST_ID };
+        let question = self.world().borrow_mut().send(connection, Message::Encoded(request.encode(head)?));
+        let answer = std::future::poll_fn(|_| self.world().borrow_mut().answer(connection, question)).await;
+        replied(&mut self.world().borrow_mut(), answer, site.version)
+    }
+
+    fn note_failure(&self, _: &Rc<Member>, _: ReplicaError) {}
+
+    fn reach(&self, _: &Site, _: &[u8], _: u64) -> Halted<(), Self> {
+        Ok(())
+    }
+
+    async fn adopt(&self, lost: &Rc<Member>, (mut site, ()): (Site, ()), is_witness: bool) -> Option<Rc<Member>> {
+        assert_eq!(site.target, lost.target, "a replica returns to where it was");
+        Some(Rc::new(lost.reconnected(site.connection.take(), is_witness)))
+    }
+
+    async fn boot(&self, _: &Rc<Member>) -> Option<Uuid> {
+        None
+    }
+
+    fn fence(&self, _: Option<&str>) {
+        self.world().borrow_mut().count(Fault::SuccessorMet);
+        self.session.give_up();
+    }
+
+    fn give_up(&self, member: &Rc<Member>) {
+        fail(self.world(), member);
+    }
+
+    async fn keeps_up(&self, member: &Rc<Member>) -> Halted<Option<Duration>, Self> {
+        let is_impatient = {
+            let mut world = self.world().borrow_mut();
+            !world.is_faultless && world.random.once_in(2)
         };
-        if !is_settled || (!member.state().is_witness() && self.flush(&member).await.is_err()) {
+        if !is_impatient && !member.state().is_slow() {
+            return Ok(None);
+        }
+        let flushing = self.start_flush(member);
+        if !self.finish_flush(flushing).await {
             return Err(Halt::Slow);
         }
-        let (index, is_known) = {
-            let view = self.view();
-            (view.index(position), view.knows_what_lacks(position, u64::MAX))
-        };
-        if !self.introduce(position, (index.ok_or(Halt::Later)?, None, None), &member).await {
-            fail(&self.world, &member);
-            return Err(Halt::Later);
-        }
-        Ok((member, is_compared || !is_known))
+        Ok(is_impatient.then(|| steps(5 + self.below(40))))
     }
 
-    /// As `Returns::admit_witness`.
-    async fn admit_witness(&self, position: usize, member: Rc<Member>) -> Result<(), Halt> {
-        let Some(_hold) = self.hold_all().await else { return Err(Halt::Ended) };
-        let open = Rc::clone(&self.open.borrow());
-        let mut members = open.members.clone();
-        member.take(Event::Admitted);
-        members[position] = member;
-        *self.open.borrow_mut() = Rc::new(Open { members, ..Open::clone(&open) });
-        self.world.borrow_mut().count(Fault::WitnessBack);
-        Ok(())
+    fn is_needed(&self) -> bool {
+        self.session.in_use() == 0
     }
 
-    /// Has the member be sent what is written from now on.
-    async fn admit(
-        &self,
-        position: usize,
-        member: &Rc<Member>,
-        is_compared: bool,
-        left: &mut Option<PageMap>,
-    ) -> Result<Rc<CatchUp>, Halt> {
-        let Some(_hold) = self.hold_all().await else { return Err(Halt::Ended) };
-        let open = Rc::clone(&self.open.borrow());
-        let missing = match left.take() {
-            None if is_compared => PageMap::full(SIZE_BYTES),
-            left => {
-                let missing = left.unwrap_or_else(|| PageMap::new(SIZE_BYTES));
-                missing.add(&open.written);
-                self.older.borrow().add_to(&missing);
-                missing
-            }
-        };
-        let catch_up = Rc::new(CatchUp::new(missing));
-        let mut members = open.members.clone();
-        members[position] = Rc::clone(member);
+    async fn hold_all<'h>(&self, pool: &'h Rc<Session>) -> Halted<Guard<'h>, Self> {
+        pool.hold_all().await.ok_or(Halt::Ended)
+    }
+
+    fn add_written(&self, _: &Guard<'_>, missing: &PageMap) {
+        missing.add(&self.session.open.borrow().written);
+        self.session.older.borrow().add_to(missing);
+    }
+
+    fn admit(&self, _: Guard<'_>, member: &Rc<Member>, catch_up: Option<&Arc<CatchUp>>) {
+        let mut members = self.session.open.borrow().members.clone();
+        members[self.position] = Rc::clone(member);
         if member.take(Event::Admitted).from.is_slow() {
-            self.world.borrow_mut().count(Fault::SlowTakenBack);
+            self.world().borrow_mut().count(Fault::SlowTakenBack);
         }
-        let others = open.catching_up.iter().filter(|(of, _)| *of != position).cloned();
-        let catching_up = others.chain([(position, Rc::clone(&catch_up))]).collect();
-        *self.open.borrow_mut() = Rc::new(Open { members, catching_up, written: Arc::clone(&open.written) });
-        Ok(catch_up)
-    }
-
-    /// Copies what is missing, once through the pool.
-    async fn copy(
-        &self,
-        position: usize,
-        member: &Rc<Member>,
-        catch_up: &CatchUp,
-        is_compared: bool,
-    ) -> Result<(), Halt> {
-        let mut from = 0;
-        self.mark_behind(position, member).await?;
-        while let Some(window) = catch_up.open_window(from, WINDOW) {
-            let copied = self.copy_window(member, &window, is_compared).await;
-            catch_up.close_window(&window);
-            from = window.last().map_or(u64::MAX, |last| last.end);
-            if let Err(halt) = copied {
-                catch_up.interrupted(&window);
-                return Err(halt);
-            }
-            if self.world.borrow_mut().random.once_in(4) {
-                catch_up.begin_flush();
-                self.flush(member).await?;
-                catch_up.note_flushed();
-                self.mark_behind(position, member).await?;
-            }
-            if self.is_stopping.get() {
-                return Err(Halt::Ended);
-            }
-        }
-        Ok(())
+        self.change(members, catch_up);
     }
 
     async fn copy_window(
         &self,
+        _: Option<&Self::Held<'_>>,
         member: &Rc<Member>,
-        window: &[std::ops::Range<u64>],
+        window: &[Range<u64>],
         is_compared: bool,
-    ) -> Result<(), Halt> {
-        let pages =
-            |range: &std::ops::Range<u64>| (range.start / PAGE_BYTES) as usize..range.end.div_ceil(PAGE_BYTES) as usize;
-        let open = Rc::clone(&self.open.borrow());
+    ) -> Halted<u64, Self> {
+        let pages = |range: &Range<u64>| (range.start / PAGE_BYTES) as usize..range.end.div_ceil(PAGE_BYTES) as usize;
+        let (world, open) = (self.world(), Rc::clone(&self.session.open.borrow()));
         let source = open.members.iter().find(|source| source.state().is_in_sync()).ok_or(Halt::Later)?;
         let mut differing: Vec<usize> = window.iter().flat_map(pages).collect();
         if is_compared {
             let others = open.members.iter().filter(|other| other.state().is_in_sync() && !Rc::ptr_eq(other, source));
             let mut held = Vec::new();
             for holder in [source, member].into_iter().chain(others) {
-                held.push(read(&self.world, holder).await.ok_or(Halt::Later)?);
+                held.push(read(world, holder).await.ok_or(Halt::Later)?);
             }
-            let (compared, is_skipped) =
-                (compared(&held), self.world.borrow().control == Some(Control::ComparisonSkipped));
+            let (compared, is_skipped) = (compared(&held), world.borrow().control == Some(Control::ComparisonSkipped));
             differing.retain(|page| is_lacking(&compared, (0, 1), *page) && !is_skipped);
         }
-        for page in differing {
+        for page in &differing {
             let mut bytes = None;
             for source in open.members.iter().filter(|source| source.state().is_in_sync()) {
-                bytes = read(&self.world, source).await;
+                bytes = read(world, source).await;
                 if bytes.is_some() {
                     break;
                 }
             }
-            let words = bytes.ok_or(Halt::Later)?[page];
-            debug_assert!(bytes_of(page).end <= SIZE_BYTES);
-            send(&self.world, member, Message::Write { page, words });
+            let words = bytes.ok_or(Halt::Later)?[*page];
+            debug_assert!(bytes_of(*page).end <= SIZE_BYTES);
+            send(world, member, Message::Write { page: *page, words });
         }
-        if member.state().is_connected() { Ok(()) } else { Err(Halt::Later) }
+        if member.state().is_connected() { Ok(differing.len() as u64 * PAGE_BYTES) } else { Err(Halt::Later) }
     }
 
-    /// As `Epochs::mark_behind`.
-    async fn mark_behind(&self, position: usize, member: &Rc<Member>) -> Result<(), Halt> {
-        if member.state().is_slow() {
-            return Err(Halt::Slow);
+    fn start_flush(&self, member: &Rc<Member>) -> Self::Flushing {
+        (Rc::clone(member), send(self.world(), member, Message::Flush))
+    }
+
+    async fn finish_flush(&self, (member, question): Self::Flushing) -> bool {
+        matches!(answer(self.world(), &member, question).await, Some(Answer::Flushed))
+    }
+
+    async fn flush_last(&self, _: &Self::Held<'_>, member: &Rc<Member>, limit: Option<Duration>) -> Halted<(), Self> {
+        match within(self.world(), limit, ask(self.world(), member, Message::Flush)).await {
+            Some(Some(Answer::Flushed)) => Ok(()),
+            Some(_) => Err(Halt::Later),
+            None => Err(Halt::Slow),
         }
-        let mark = {
-            let _guard = self.view_lock.lock().await;
-            self.view().mark()
-        };
-        self.mark(member, mark.clone()).await?;
-        self.epochs.borrow_mut().view.note_marked(position, &mark);
+    }
+
+    async fn give_intent(&self, _: &Self::Held<'_>, _: &Rc<Member>, _: Option<Duration>) -> Halted<(), Self> {
         Ok(())
     }
 
-    async fn flush(&self, member: &Rc<Member>) -> Result<(), Halt> {
-        match ask(&self.world, member, Message::Flush).await {
-            Some(Answer::Flushed) => Ok(()),
-            _ => Err(Halt::Later),
+    fn note_caught_up(&self, member: &Rc<Member>) -> MemberState {
+        member.take(Event::CaughtUp).to
+    }
+
+    fn note_joined(&self, _: Guard<'_>) {
+        let members = self.session.open.borrow().members.clone();
+        self.change(members, None);
+    }
+
+    fn interrupt(&self, member: &Rc<Member>, is_slow: bool) {
+        self.world().borrow_mut().count(Fault::CatchUpInterrupted);
+        if is_slow {
+            member.take(Event::LeftBehind);
+        } else {
+            fail(self.world(), member);
         }
     }
 
-    /// As `Epochs::announce_with`.
-    async fn announce_with(&self, position: usize, member: &Rc<Member>) -> Option<Joining> {
-        let _guard = self.view_lock.lock().await;
-        if self.has_ended() {
-            return None;
-        }
-        let mark = self.view().mark();
-        self.mark(member, mark.clone()).await.ok()?;
-        epochs::announce_with(self, position, mark).await
+    async fn wait_as_candidate(&self, _: &Rc<Member>) -> Halted<bool, Self> {
+        Ok(false)
     }
 
-    async fn mark(&self, member: &Rc<Member>, mark: Request) -> Result<(), Halt> {
-        if tell(&self.world, member, (&mark, &Reply::Marked)).await { Ok(()) } else { Err(Halt::Later) }
+    fn gives_up_candidate(&self) -> bool {
+        false
     }
 
-    /// Has the member count as in sync, if little is missing.
-    async fn join(&self, position: usize, member: &Rc<Member>, catch_up: &CatchUp) -> Result<bool, Halt> {
-        catch_up.begin_flush();
-        self.flush(member).await?;
-        catch_up.note_flushed();
-        if catch_up.missing_bytes() > PAGE_BYTES {
-            return Ok(false);
+    fn note_rejected(&self, why: Rejection<ReplicaError>, _: bool) {
+        let has_diverged = matches!(why, Rejection::Reason(Reason::Apart { .. }));
+        if has_diverged && self.world().borrow().plan.has_changes {
+            self.session.diverged.set(self.session.diverged.get() | 1 << self.position);
+            self.world().borrow_mut().count(Fault::DivergedLeftOut);
         }
-        let joining = self.announce_with(position, member).await.ok_or(Halt::Later)?;
-        let Some(_hold) = self.hold_all().await else { return Err(Halt::Ended) };
-        if catch_up.missing_bytes() > PAGE_BYTES {
-            return Ok(false);
+    }
+
+    fn note(&self, _: &Rc<Member>, progress: Progress) {
+        if matches!(progress, Progress::WitnessBack) {
+            self.world().borrow_mut().count(Fault::WitnessBack);
         }
-        while let Some(window) = catch_up.open_window(0, WINDOW) {
-            let copied = self.copy_window(member, &window, false).await;
-            catch_up.close_window(&window);
-            copied?;
-        }
-        self.flush(member).await?;
-        let _guard = self.view_lock.lock().await;
-        if self.has_ended() {
-            return Err(Halt::Ended);
-        }
-        let mark = self.view().mark();
-        if joining.lacks(&mark) {
-            self.mark(member, mark).await?;
-        }
-        let caught_up = member.take(Event::CaughtUp).to;
-        if caught_up.is_behind() {
-            return Err(not_joined(caught_up));
-        }
-        epochs::join(self, &joining).await;
-        if !member.state().is_in_sync() {
-            return Err(not_joined(member.state()));
-        }
-        let open = Rc::clone(&self.open.borrow());
-        let catching_up = open.catching_up.iter().filter(|(of, _)| *of != position).cloned().collect();
-        let (members, written) = (open.members.clone(), Arc::clone(&open.written));
-        *self.open.borrow_mut() = Rc::new(Open { members, catching_up, written });
-        Ok(true)
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.session.is_stopping.get()
+    }
+
+    async fn pause(&self, pause: Duration) -> bool {
+        sleep(self.world(), steps_of(pause) as usize).await;
+        !self.session.is_stopping.get()
+    }
+
+    fn now(&self) -> Duration {
+        steps(self.world().borrow().step)
     }
 }

@@ -20,7 +20,7 @@ use crate::pages::PAGE_BYTES;
 const POOL_BYTES: u64 = PAGES as u64 * PAGE_BYTES;
 
 /// The pool that all replicas are of.
-const POOL_UUID: Uuid = Uuid::from_u128(1);
+pub(super) const POOL_UUID: Uuid = Uuid::from_u128(1);
 
 impl Target {
     fn size_bytes(&self) -> u64 {
@@ -98,8 +98,11 @@ impl World {
         let target = &self.targets[number];
         match request {
             Request::Open { access: OpenFor::Write, .. } | Request::TakeOver { .. } => {
-                let takes_over = matches!(request, Request::TakeOver { .. });
-                match self.open(connection, takes_over, Claim::None) {
+                let (takes_over, claim) = match request {
+                    Request::TakeOver { silent_ms, claim, .. } => (*silent_ms != u64::MAX, *claim),
+                    _ => (false, Claim::None),
+                };
+                match self.open(connection, takes_over, claim) {
                     Answer::Opened(_) => Ok(self.targets[number].opened(made)),
                     Answer::Busy => Err(PoolRefusal::Busy),
                     _ => Err(PoolRefusal::NotFound),

@@ -90,7 +90,7 @@ impl Member {
 #[derive(Clone, Debug)]
 pub(super) struct Open {
     pub(super) members: Vec<Rc<Member>>,
-    pub(super) catching_up: Vec<(usize, Rc<CatchUp>)>,
+    pub(super) catching_up: Vec<(usize, Arc<CatchUp>)>,
     pub(super) written: Arc<PageMap>,
 }
 
@@ -190,7 +190,7 @@ pub(super) fn encoded(world: &Shared, member: &Member, request: &Request) -> Mes
 }
 
 /// What a target says to a request.
-fn reply_in(answer: &Answer) -> Option<Reply> {
+pub(super) fn reply_in(answer: &Answer) -> Option<Reply> {
     match answer {
         Answer::Encoded(reply) => Reply::decode(reply).ok().map(|(_, reply)| reply),
         _ => None,
@@ -276,10 +276,6 @@ impl Session {
 
     pub(super) fn membership(&self) -> Ref<'_, Membership> {
         Ref::map(self.epochs.borrow(), |epochs| &epochs.membership)
-    }
-
-    pub(super) fn has_ended(&self) -> bool {
-        self.epochs.borrow().has_ended
     }
 
     pub(super) fn in_use(&self) -> Positions {

@@ -363,10 +363,12 @@ impl World {
         let connection = &self.connections[index];
         let opens = |message: &Message| {
             let Message::Encoded(request) = message else { return false };
-            matches!(
-                Request::decode(request),
-                Ok((_, Request::Open { access: OpenFor::Write, .. } | Request::TakeOver { .. }))
-            )
+            match Request::decode(request) {
+                Ok((_, Request::Open { access, .. })) => access == OpenFor::Write,
+                // Of an opening, and not of a return.
+                Ok((_, Request::TakeOver { silent_ms, .. })) => silent_ms != u64::MAX,
+                _ => false,
+            }
         };
         let is_older = self.targets[connection.target].restored.is_some();
         let asks = is_older && connection.requests.front().is_some_and(|(.., message)| opens(message));

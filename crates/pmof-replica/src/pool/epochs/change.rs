@@ -21,16 +21,6 @@ impl Epochs {
         state.known.membership.settled(&state.known.view)
     }
 
-    /// Whether a replica may come back.
-    pub(in crate::pool) fn may_return(&self, index: u16, replica_uuid: Uuid) -> bool {
-        self.state.lock().known.membership.may_return(index, replica_uuid)
-    }
-
-    /// Whether a replica is a member that has no data, or is about to be one.
-    pub(in crate::pool) fn is_witness(&self, index: u16, replica_uuid: Uuid) -> bool {
-        self.state.lock().known.membership.is_witness(index, replica_uuid)
-    }
-
     /// What the members are to keep, and do at these positions. Others are told before they are told of an epoch.
     pub(in crate::pool) fn keep_roster(&self, roster: Roster, kept: Positions) {
         let mut state = self.state.lock();

@@ -1,19 +1,16 @@
 //! Places of members that come to a pool while it is open.
 
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
-use super::{Attended, FIRST_PAUSE, Halt, Returning, Returns, Shared, Trust};
-use crate::{
-    PoolUrl, ReplicaError,
-    member::{AbsentMember, Member},
-    pool::{domains::number_domains, opened::Identity},
-    site::Site,
-};
+use pmof_replication::returning::{Backoff, Pauses, Trust};
+
+use super::{Attended, Returns};
+use crate::{PoolUrl, ReplicaError, pool::opened::Identity, site::Site};
 
 impl Returns {
     /// A place for a replica that nobody brings in before it is a member. Returns the one that it has where that is not a new one.
     pub(in crate::pool) fn add_place(&self, url: &Arc<PoolUrl>) -> Option<usize> {
-        let attended = Attended { has_thread: true, is_running: false, pause: FIRST_PAUSE, back_since: None };
+        let attended = Attended { has_thread: true, is_running: false, backoff: Backoff::new(&Pauses::default()) };
         let free = self.free_place();
         if let Some(position) = free {
             self.free_places.lock().retain(|free| *free != position);
@@ -45,42 +42,6 @@ impl Returns {
     pub(in crate::pool) fn bring_in(&self, position: usize) {
         self.attended.lock()[position].has_thread = false;
         self.losses.raise();
-    }
-
-    /// Lets go of a member on this machine that has failed: its file stays locked as long as its memory is mapped.
-    pub(super) fn let_go(&self, pool: &Weak<Shared>, position: usize) -> Result<(), Halt> {
-        let shared = pool.upgrade().ok_or(Halt::Ended)?;
-        let mut guard = self.hold_all(&shared)?;
-        let open = guard.as_ref().ok_or(Halt::Ended)?;
-        let standing = open.members[position].standing();
-        let why = standing.failure().cloned().ok_or(Halt::Later)?;
-        let absent = AbsentMember::new(Arc::clone(&standing.place), why).of_witness(standing.state().is_witness());
-        let absent: Arc<dyn Member> = Arc::new(absent);
-        if let Some(epochs) = &open.epochs {
-            epochs.replace(position, &absent);
-        }
-        let mut members = open.members.clone();
-        members[position] = absent;
-        *guard = Some(Arc::new(open.with_members(members, open.catching_up.clone())));
-        Ok(())
-    }
-
-    /// Has a witness that is back have its place: it knows of the epoch in force by now, and is sent nothing else.
-    pub(super) fn admit_witness(
-        &self,
-        pool: &Weak<Shared>,
-        position: usize,
-        member: Arc<dyn Member>,
-    ) -> Result<Returning, Halt> {
-        let shared = pool.upgrade().ok_or(Halt::Ended)?;
-        let mut guard = self.hold_all(&shared)?;
-        let open = guard.as_ref().ok_or(Halt::Ended)?;
-        let mut members = open.members.clone();
-        members[position] = Arc::clone(&member);
-        member.standing().is_admitted();
-        number_domains(&members);
-        *guard = Some(Arc::new(open.with_members(members, open.catching_up.clone())));
-        Ok(Returning { member, is_compared: true })
     }
 
     /// A connection of its own to where a replica is to be.

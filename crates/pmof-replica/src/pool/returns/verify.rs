@@ -45,7 +45,7 @@ impl Returns {
                 events.add(Event::Verified { replica, compared_bytes: bytes, took: began.elapsed() });
             }
             Compared::Differs(range) => {
-                self.trust.lock()[position].is_distrusted = true;
+                self.trust.lock()[position].note_difference();
                 events.add(Event::Differs { replica, range });
                 control.fail(ReplicaError::Behind);
                 if let Some(epochs) = hold(pool).ok().and_then(|open| open.epochs.clone()) {

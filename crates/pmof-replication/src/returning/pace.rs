@@ -1,6 +1,6 @@
-//! How fast a replica that comes back is copied to: those who write meanwhile have their share.
+//! How fast a replica that returns is copied to: those who write meanwhile have their share.
 
-use std::time::{Duration, Instant};
+use core::time::Duration;
 
 use crate::catch_up::{CatchUp, Limit};
 
@@ -18,20 +18,21 @@ const YIELDING: u64 = 4;
 /// The longest pause after a window, where no limit asks for one.
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 
+const NANOS_PER_SECOND: u128 = 1_000_000_000;
+
 /// The pace of one copy.
 pub(super) struct Pace<'c> {
     bytes_per_second: Option<u64>,
     catch_up: &'c CatchUp,
-    began: Instant,
+    began: Duration,
     /// The end of the last pause.
-    rested: Instant,
+    rested: Duration,
     /// Others wrote between the last two windows.
     is_written: bool,
 }
 
 impl<'c> Pace<'c> {
-    pub(super) fn new(bytes_per_second: Option<u64>, catch_up: &'c CatchUp) -> Self {
-        let now = Instant::now();
+    pub(super) fn new(bytes_per_second: Option<u64>, catch_up: &'c CatchUp, now: Duration) -> Self {
         Self { bytes_per_second, catch_up, began: now, rested: now, is_written: catch_up.was_written() }
     }
 
@@ -46,20 +47,21 @@ impl<'c> Pace<'c> {
     }
 
     /// The pause after a window: what a limit of bytes a second asks for; without one, as long as the window took if others wrote meanwhile.
-    pub(super) fn pause(&mut self, copied_bytes: u64) -> Duration {
+    pub(super) fn pause(&mut self, copied_bytes: u64, now: Duration) -> Duration {
         self.is_written = self.catch_up.was_written();
         match self.bytes_per_second {
             Some(limit) => {
-                let due = Duration::from_secs_f64(copied_bytes as f64 / limit.max(1) as f64);
-                due.saturating_sub(self.began.elapsed())
+                let due = u128::from(copied_bytes) * NANOS_PER_SECOND / u128::from(limit.max(1));
+                let due = Duration::from_nanos(u64::try_from(due).unwrap_or(u64::MAX));
+                due.saturating_sub(now.saturating_sub(self.began))
             }
-            None if self.is_written => self.rested.elapsed().min(LONGEST_PAUSE),
+            None if self.is_written => now.saturating_sub(self.rested).min(LONGEST_PAUSE),
             None => Duration::ZERO,
         }
     }
 
     /// The pause is over.
-    pub(super) fn go_on(&mut self) {
-        self.rested = Instant::now();
+    pub(super) fn go_on(&mut self, now: Duration) {
+        self.rested = now;
     }
 }

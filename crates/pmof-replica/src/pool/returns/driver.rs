@@ -1,0 +1,360 @@
+//! One member's return, as the engine drives it: with connections, memory and threads that block.
+
+use std::{
+    ops::Range,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use parking_lot::RwLockWriteGuard;
+use pmof_control::{OpenFor, PoolName, Reply, Request};
+use pmof_replication::returning::{self as engine, Backoff, Halted, Limits, Pauses, Progress, Rejection, ShippedRules};
+use uuid::Uuid;
+
+use super::{Halt, Returns, hold};
+use crate::{
+    PoolUrl, ReplicaError, ReplicaPlace,
+    catch_up::CatchUp,
+    member::{AbsentMember, Control, FlushLevel, Flushing, Member, UNKNOWN_SUCCESSOR},
+    member_state::MemberState,
+    pages::PageMap,
+    pool::{
+        Open, Shared,
+        domains::number_domains,
+        epochs::Epochs,
+        events::{Event, Log},
+        opened::Reached,
+    },
+    site::Site,
+};
+
+/// The return of the member at a position.
+pub(super) struct Return<'r> {
+    pub(super) returns: &'r Returns,
+    pub(super) pool: &'r Weak<Shared>,
+    pub(super) events: &'r Log,
+    pub(super) position: usize,
+}
+
+/// The pool while nobody posts.
+pub(super) struct Held<'h>(RwLockWriteGuard<'h, Option<Arc<Open>>>);
+
+impl Held<'_> {
+    fn open(&self) -> &Arc<Open> {
+        self.0.as_ref().expect("a pool that is held was open, and is closed by whoever holds it")
+    }
+
+    /// Has the pool have other members, or fewer that catch up.
+    fn change(&mut self, members: Vec<Arc<dyn Member>>, catching_up: Vec<(usize, Arc<CatchUp>)>) {
+        let changed = self.open().with_members(members, catching_up);
+        *self.0 = Some(Arc::new(changed));
+    }
+
+    /// What all but the member at this position still lack.
+    fn others(&self, position: usize) -> impl Iterator<Item = (usize, Arc<CatchUp>)> {
+        self.open().catching_up.iter().filter(move |(of, _)| *of != position).cloned()
+    }
+}
+
+/// A flush of what was copied, whose answer is owed until it has come.
+pub(super) struct CopyFlush {
+    member: Arc<dyn Member>,
+    under_way: Option<Flushing>,
+}
+
+impl CopyFlush {
+    fn finish(&mut self) -> bool {
+        self.under_way.take().is_some_and(|mut flushing| self.member.has_flushed(&mut flushing, None))
+    }
+}
+
+/// No answer is owed to a copy that was given up.
+impl Drop for CopyFlush {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+impl Return<'_> {
+    fn open(&self) -> Result<Arc<Open>, Halt> {
+        hold(self.pool)
+    }
+
+    fn url(&self) -> Arc<PoolUrl> {
+        self.returns.url(self.position)
+    }
+
+    /// What is found at a replica that comes back may change by itself, unless it is this.
+    fn unusable(error: ReplicaError) -> Halt {
+        match error {
+            error @ (ReplicaError::Mismatch { .. } | ReplicaError::NotDurable { .. }) => {
+                Halt::Rejected(Rejection::Failed(error))
+            }
+            _ => Halt::Later,
+        }
+    }
+}
+
+impl engine::Returns for Return<'_> {
+    type Member = Arc<dyn Member>;
+    type Failure = ReplicaError;
+    type Epochs = Epochs;
+    type EpochsRef = Arc<Epochs>;
+    type Site = Site;
+    type Reached = Reached;
+    type Flushing = CopyFlush;
+    type Pool = Arc<Shared>;
+    type Held<'h> = Held<'h>;
+    type Rules = ShippedRules;
+
+    fn rules(&self) -> &ShippedRules {
+        &ShippedRules
+    }
+
+    fn position(&self) -> usize {
+        self.position
+    }
+
+    fn terms(&self) -> Halted<engine::Terms, Self> {
+        let member_count = self.open()?.member_count() as u16;
+        Ok(engine::Terms { identity: self.returns.identity, require: self.returns.require, member_count })
+    }
+
+    fn limits(&self) -> Halted<Limits, Self> {
+        let limits = if self.open()?.terms.slow_after.is_some() { Limits::PROMPT } else { Limits::SHIPPED };
+        Ok(Limits { bytes_per_second: self.returns.bytes_per_second, ..limits })
+    }
+
+    fn pauses(&self) -> Pauses {
+        Pauses::default()
+    }
+
+    fn backoff(&self) -> Backoff {
+        self.returns.attended.lock()[self.position].backoff
+    }
+
+    fn pool(&self) -> Halted<Arc<Shared>, Self> {
+        self.pool.upgrade().ok_or(Halt::Ended)
+    }
+
+    fn epochs(&self) -> Halted<Arc<Epochs>, Self> {
+        self.open()?.epochs.clone().ok_or(Halt::Ended)
+    }
+
+    fn member(&self) -> Halted<Arc<dyn Member>, Self> {
+        Ok(Arc::clone(&self.open()?.members[self.position]))
+    }
+
+    fn with_trust<T>(&self, look: impl FnOnce(&mut engine::Trust) -> T) -> T {
+        look(&mut self.returns.trust.lock()[self.position])
+    }
+
+    async fn let_go(&self, member: &Arc<dyn Member>) -> Halted<(), Self> {
+        if member.remote().is_some() || member.control().is_none() {
+            return Ok(());
+        }
+        let shared = self.pool()?;
+        let mut held = self.hold_all(&shared).await?;
+        let open = Arc::clone(held.open());
+        let standing = open.members[self.position].standing();
+        let why = standing.failure().cloned().ok_or(Halt::Later)?;
+        let absent = AbsentMember::new(Arc::clone(&standing.place), why).of_witness(standing.state().is_witness());
+        let absent: Arc<dyn Member> = Arc::new(absent);
+        if let Some(epochs) = &open.epochs {
+            epochs.replace(self.position, &absent);
+        }
+        let mut members = open.members.clone();
+        members[self.position] = absent;
+        held.change(members, open.catching_up.clone());
+        Ok(())
+    }
+
+    async fn connect(&self, member: &Arc<dyn Member>) -> Option<Site> {
+        let peers = self.returns.peers.lock().clone();
+        let site = self.returns.reach.site(&peers, &self.url());
+        site.map_err(|why| member.standing().still_fails(Arc::new(why))).ok()
+    }
+
+    fn name(&self) -> PoolName {
+        self.url().name.clone()
+    }
+
+    async fn open(&self, site: &Site, request: &Request) -> Result<Reply, ReplicaError> {
+        site.ask_when_free(request)
+    }
+
+    async fn ask(&self, site: &Site, request: &Request) -> Result<Reply, ReplicaError> {
+        site.ask(request)
+    }
+
+    fn note_failure(&self, member: &Arc<dyn Member>, why: ReplicaError) {
+        member.standing().still_fails(Arc::new(why));
+    }
+
+    fn reach(&self, site: &Site, descriptor: &[u8], size_bytes: u64) -> Halted<Reached, Self> {
+        let terms = (self.returns.require, OpenFor::Write);
+        let reached =
+            Reached::check(site, descriptor).and_then(|()| Reached::open(site, descriptor, size_bytes, terms));
+        reached.map_err(Self::unusable)
+    }
+
+    async fn adopt(
+        &self,
+        lost: &Arc<dyn Member>,
+        (site, reached): (Site, Reached),
+        is_witness: bool,
+    ) -> Option<Arc<dyn Member>> {
+        let domain = site.failure_domain(site.send(&Request::Domain));
+        let standing = lost.standing().reconnected(is_witness).with_failure_domain(domain);
+        let open = self.open().ok()?;
+        reached.member(standing, site, self.returns.identity.size_bytes, open.mirror.as_ref()).ok()
+    }
+
+    async fn boot(&self, member: &Arc<dyn Member>) -> Option<Uuid> {
+        member.control().and_then(Control::boot)
+    }
+
+    fn fence(&self, successor: Option<&str>) {
+        if let Ok(open) = self.open() {
+            open.fence(successor.unwrap_or(UNKNOWN_SUCCESSOR));
+        }
+    }
+
+    fn give_up(&self, member: &Arc<dyn Member>) {
+        // Taken over there, before the pool knows of this connection.
+        if let ReplicaError::Fenced { successor } = &*member.standing().fail(ReplicaError::Behind) {
+            self.fence(Some(successor));
+        }
+    }
+
+    async fn keeps_up(&self, member: &Arc<dyn Member>) -> Halted<Option<Duration>, Self> {
+        self.open()?.keeps_up(&**member)
+    }
+
+    fn is_needed(&self) -> bool {
+        self.open().is_ok_and(|open| open.is_needed())
+    }
+
+    async fn hold_all<'h>(&self, pool: &'h Arc<Shared>) -> Halted<Held<'h>, Self> {
+        let guard = self.returns.hold_all(pool)?;
+        if guard.is_some() { Ok(Held(guard)) } else { Err(Halt::Ended) }
+    }
+
+    fn add_written(&self, held: &Held<'_>, missing: &PageMap) {
+        held.open().written.iter().for_each(|written| missing.add(written));
+        self.returns.older.lock().add_to(missing);
+    }
+
+    fn admit(&self, mut held: Held<'_>, member: &Arc<dyn Member>, catch_up: Option<&Arc<CatchUp>>) {
+        let mut members = held.open().members.clone();
+        members[self.position] = Arc::clone(member);
+        member.standing().is_admitted();
+        number_domains(&members);
+        let catch_up = catch_up.map(|catch_up| (self.position, Arc::clone(catch_up)));
+        let catching_up = held.others(self.position).chain(catch_up).collect();
+        held.change(members, catching_up);
+    }
+
+    async fn copy_window(
+        &self,
+        held: Option<&Self::Held<'_>>,
+        member: &Arc<dyn Member>,
+        window: &[Range<u64>],
+        is_compared: bool,
+    ) -> Halted<u64, Self> {
+        match held {
+            Some(held) => held.open().copy_window(&**member, window, is_compared),
+            None => self.open()?.copy_window(&**member, window, is_compared),
+        }
+    }
+
+    fn start_flush(&self, member: &Arc<dyn Member>) -> CopyFlush {
+        let under_way = Some(member.start_flush_everything(FlushLevel::OfPool));
+        CopyFlush { member: Arc::clone(member), under_way }
+    }
+
+    async fn finish_flush(&self, mut flushing: CopyFlush) -> bool {
+        flushing.finish()
+    }
+
+    async fn flush_last(
+        &self,
+        held: &Self::Held<'_>,
+        member: &Arc<dyn Member>,
+        limit: Option<Duration>,
+    ) -> Halted<(), Self> {
+        held.open().flush_last(self.position, &**member, limit)
+    }
+
+    async fn give_intent(
+        &self,
+        held: &Self::Held<'_>,
+        member: &Arc<dyn Member>,
+        limit: Option<Duration>,
+    ) -> Halted<(), Self> {
+        held.open().give_intent(member.control().ok_or(Halt::Later)?, limit)
+    }
+
+    fn note_caught_up(&self, member: &Arc<dyn Member>) -> MemberState {
+        member.standing().has_caught_up()
+    }
+
+    fn note_joined(&self, mut held: Held<'_>) {
+        let (members, others) = (held.open().members.clone(), held.others(self.position).collect());
+        held.change(members, others);
+    }
+
+    fn interrupt(&self, member: &Arc<dyn Member>, is_slow: bool) {
+        if is_slow {
+            member.standing().leave_behind();
+        } else if let Some(control) = member.control() {
+            control.fail(ReplicaError::Behind);
+        }
+    }
+
+    async fn wait_as_candidate(&self, member: &Arc<dyn Member>) -> Halted<bool, Self> {
+        self.returns.wait_as_learner(self.position, &**member)
+    }
+
+    fn gives_up_candidate(&self) -> bool {
+        self.returns.gives_up_learner(self.pool, self.position)
+    }
+
+    fn note_rejected(&self, why: Rejection<ReplicaError>, is_first: bool) {
+        let why = Arc::new(match why {
+            Rejection::Reason(reason) => reason.into(),
+            Rejection::NotAMember { index } => ReplicaError::NotAMember { index },
+            Rejection::Failed(error) => error,
+        });
+        if let Ok(open) = self.open() {
+            open.members[self.position].standing().still_fails(Arc::clone(&why));
+        }
+        if is_first {
+            let replica = Arc::new(ReplicaPlace::Pool(PoolUrl::clone(&self.url())));
+            self.events.add(Event::Rejected { replica, why });
+        }
+    }
+
+    fn note(&self, member: &Arc<dyn Member>, progress: Progress) {
+        let replica = Arc::clone(&member.standing().place);
+        self.events.add(match progress {
+            Progress::WitnessBack => Event::WitnessBack { replica },
+            Progress::CatchingUp { missing_bytes } => Event::CatchingUp { replica, missing_bytes },
+            Progress::InSync { copied_bytes, took, is_verified } => {
+                Event::InSync { replica, copied_bytes, took, is_verified }
+            }
+        });
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.returns.is_stopping()
+    }
+
+    async fn pause(&self, pause: Duration) -> bool {
+        self.returns.pause(pause)
+    }
+
+    fn now(&self) -> Duration {
+        self.returns.now()
+    }
+}

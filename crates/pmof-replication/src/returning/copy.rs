@@ -1,0 +1,205 @@
+//! How what a member lacks is copied to it, and how it joins when little is missing.
+
+use core::time::Duration;
+
+use pmof_control::Reply;
+
+use super::{
+    driver::{Halt, Halted, Members, Returns},
+    pace::Pace,
+};
+use crate::{
+    catch_up::{CatchUp, Limit},
+    epochs::{self, Driver, Joining},
+    member_state::{Link, MemberState},
+};
+
+/// How much is copied, compared and flushed at once.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Bytes that are copied in a second, at most.
+    pub bytes_per_second: Option<u64>,
+    /// What is copied at once.
+    pub copied: Limit,
+    /// What is compared at once, where it is not known what differs.
+    pub compared: Limit,
+    /// Bytes compared between two flushes of the member: what comes after the last of them is compared again if it is lost.
+    pub flushed_bytes: u64,
+    /// Bytes copied between two flushes of the member. A flush is given the loss timeout: after more than a disk takes in that time, the member
+    /// would be lost again and again.
+    pub sync_bytes: u64,
+    /// Bytes that may be missing when the pool is held for the last of them: little more than one window brings.
+    pub last_bytes: u64,
+}
+
+impl Limits {
+    /// Of a pool whose writers wait for every member in sync.
+    pub const SHIPPED: Self = Self {
+        bytes_per_second: None,
+        copied: Limit { ranges: 256, bytes: 4 << 20 },
+        compared: Limit { ranges: 64, bytes: 16 << 20 },
+        flushed_bytes: 256 << 20,
+        sync_bytes: 4 << 20,
+        last_bytes: 256 << 10,
+    };
+
+    /// Of one whose writers do not wait for slow members.
+    pub const PROMPT: Self = Self { last_bytes: 64 << 10, ..Self::SHIPPED };
+}
+
+/// Copies what is missing, once through the pool, and flushes it; [`join`] flushes the last of it. Returns the bytes copied.
+pub(super) async fn copy<D: Returns>(
+    driver: &D,
+    member: &D::Member,
+    catch_up: &CatchUp,
+    is_compared: bool,
+) -> Halted<u64, D> {
+    let limits = driver.limits()?;
+    let (mut from, mut flushed, mut copied_bytes, mut synced_bytes) = (0, 0, 0, 0);
+    let limit = if is_compared { limits.compared } else { limits.copied };
+    let mut pace = Pace::new(limits.bytes_per_second, catch_up, driver.now());
+    // Of what was copied last, while more is copied: one at a time.
+    let mut flushing = None;
+    mark_behind(driver, member).await?;
+    while let Some(window) = catch_up.open_window(from, pace.window(limit)) {
+        let copied = driver.copy_window(None, member, &window, is_compared).await;
+        catch_up.close_window(&window);
+        from = window.last().map_or(u64::MAX, |last| last.end);
+        match copied {
+            Ok(bytes) => copied_bytes += bytes,
+            Err(halt) => {
+                catch_up.interrupted(&window);
+                return Err(halt);
+            }
+        }
+        if copied_bytes - synced_bytes >= limits.sync_bytes || (is_compared && from - flushed >= limits.flushed_bytes) {
+            (flushed, synced_bytes) = (from, copied_bytes);
+            if finish_flush(driver, catch_up, &mut flushing).await? {
+                mark_behind(driver, member).await?;
+            }
+            catch_up.begin_flush();
+            flushing = Some(driver.start_flush(member));
+        }
+        let pause = pace.pause(copied_bytes, driver.now());
+        if driver.is_stopping() || !pause.is_zero() && !driver.pause(pause).await {
+            return Err(Halt::Ended);
+        }
+        pace.go_on(driver.now());
+    }
+    finish_flush(driver, catch_up, &mut flushing).await?;
+    Ok(copied_bytes)
+}
+
+/// Waits for the flush that is in flight. False: there was none.
+async fn finish_flush<D: Returns>(
+    driver: &D,
+    catch_up: &CatchUp,
+    flushing: &mut Option<D::Flushing>,
+) -> Halted<bool, D> {
+    let Some(flushing) = flushing.take() else { return Ok(false) };
+    if !driver.finish_flush(flushing).await {
+        return Err(Halt::Later);
+    }
+    catch_up.note_flushed();
+    Ok(true)
+}
+
+/// Tells the mark to a member that knows that it is behind: it then tells an older copy of another, and of itself, from the replica. Nothing is asked of one that
+/// has become too slow meanwhile.
+async fn mark_behind<D: Returns>(driver: &D, member: &D::Member) -> Halted<(), D> {
+    let epochs = driver.epochs()?;
+    if epochs.state(member).is_slow() {
+        return Err(Halt::Slow);
+    }
+    let mark = epochs.lock().await.with(|epochs| epochs.view.mark());
+    epochs.ask_for(member, &mark, &Reply::Marked, None).await?;
+    epochs.lock().await.with(|epochs| epochs.view.note_marked(driver.position(), &mark));
+    Ok(())
+}
+
+/// Has the member count as in sync, if little is missing: `None` where it is too much. Returns the bytes copied.
+pub(super) async fn join<D: Returns>(driver: &D, member: &D::Member, catch_up: &CatchUp) -> Halted<Option<u64>, D> {
+    // All that can be is done before the writers have to wait: most of the flush, the mark, and the first half of the new epoch.
+    catch_up.begin_flush();
+    let flushing = driver.start_flush(member);
+    if !driver.finish_flush(flushing).await {
+        return Err(Halt::Later);
+    }
+    catch_up.note_flushed();
+    let last_bytes = driver.limits()?.last_bytes;
+    if catch_up.missing_bytes() > last_bytes {
+        return Ok(None);
+    }
+    let epochs = driver.epochs()?;
+    let mark = epochs.lock().await.with(|epochs| epochs.view.mark());
+    // Told before the writers have to wait, it need not be written to its disk meanwhile.
+    epochs.ask_for(member, &mark, &Reply::Marked, None).await?;
+    let limit = driver.keeps_up(member).await?;
+    let joining = announce_with(&*epochs, driver.position(), member, limit).await?;
+    let pool = driver.pool()?;
+    let held = driver.hold_all(&pool).await?;
+    if catch_up.missing_bytes() > last_bytes {
+        return Ok(None);
+    }
+    let mut copied_bytes = 0;
+    while let Some(window) = catch_up.open_window(0, Limits::SHIPPED.copied) {
+        let copied = driver.copy_window(Some(&held), member, &window, false).await;
+        catch_up.close_window(&window);
+        copied_bytes += copied?;
+    }
+    driver.flush_last(&held, member, limit).await?;
+    // Before it is a member: its map lacks nothing that the others' have.
+    driver.give_intent(&held, member, limit).await?;
+    confirm(driver, &*epochs, member, (&joining, limit)).await?;
+    driver.note_joined(held);
+    Ok(Some(copied_bytes))
+}
+
+/// Tells all of an epoch in which the member takes part, and the member the mark. Until the epoch is [confirmed](confirm), everything is acknowledged under
+/// the epoch before, as if this had not been.
+async fn announce_with<M: Members>(
+    members: &M,
+    position: usize,
+    member: &M::Member,
+    limit: Option<Duration>,
+) -> Result<Joining, Halt<M::Failure>> {
+    let locked = members.lock().await;
+    if locked.with(|epochs| epochs.has_ended) {
+        return Err(Halt::Ended);
+    }
+    let mark = locked.with(|epochs| epochs.view.mark());
+    // Before it is a member: one with an older mark would pass for an older copy.
+    members.ask_for(member, &mark, &Reply::Marked, limit).await?;
+    epochs::announce_with(&locked, position, mark).await.ok_or(Halt::Later)
+}
+
+/// Confirms the epoch that was announced, while nothing is posted; where another was announced since, or a member was lost or returned, begins a new one. From then
+/// on the member counts.
+async fn confirm<D: Returns>(
+    driver: &D,
+    members: &D::Epochs,
+    member: &D::Member,
+    (joining, limit): (&Joining, Option<Duration>),
+) -> Halted<(), D> {
+    let locked = members.lock().await;
+    if locked.with(|epochs| epochs.has_ended) {
+        return Err(Halt::Ended);
+    }
+    let mark = locked.with(|epochs| epochs.view.mark());
+    if joining.lacks(&mark) {
+        members.ask_for(member, &mark, &Reply::Marked, limit).await?;
+    }
+    let caught_up = driver.note_caught_up(member);
+    if caught_up.is_behind() {
+        return Err(not_joined(caught_up));
+    }
+    epochs::join(&locked, joining).await;
+    let joined = members.state(member);
+    if joined.is_in_sync() { Ok(()) } else { Err(not_joined(joined)) }
+}
+
+/// Why a member in this state is not in sync, though it had caught up.
+fn not_joined<F>(state: MemberState) -> Halt<F> {
+    assert!(!state.is_in_sync() && state != MemberState::Behind(Link::Connected), "it has caught up and is {state:?}");
+    if state.is_slow() { Halt::Slow } else { Halt::Later }
+}
