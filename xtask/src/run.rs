@@ -24,6 +24,12 @@ use crate::{
     suites::{Counting, Row, Suite, program_file},
 };
 
+/// How many tests nextest runs at once, unless somebody has set it.
+const TEST_THREADS: &str = "NEXTEST_TEST_THREADS";
+
+/// Most tests wait for the better part of their time: for losses, pauses and processes that start.
+const TESTS_OF_A_PROCESSOR: usize = 3;
+
 /// Runs suites from the root of the workspace; prints the closing lines.
 pub(crate) fn run_all(suites: &[Suite], quick: bool) -> Result<ExitCode> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("xtask lies in the workspace's root")?;
@@ -216,6 +222,10 @@ fn run(suite: &Suite, to: &mut impl Write) -> Result<Ended> {
     let mut command = Command::new(program_file(program));
     command.args(arguments).envs(suite.environment.iter().copied()).stdin(Stdio::null());
     command.stdout(input.try_clone()?).stderr(input);
+    if suite.counting == Counting::ByTest(Runner::Nextest) && env::var_os(TEST_THREADS).is_none() {
+        let processors = thread::available_parallelism().map_or(1, usize::from);
+        command.env(TEST_THREADS, (processors * TESTS_OF_A_PROCESSOR).to_string());
+    }
     let reports = env::temp_dir().join(format!("pmof-skips-{}-{}", process::id(), suite.name));
     fs::write(&reports, "").with_context(|| format!("making {}", reports.display()))?;
     match suite.counting {

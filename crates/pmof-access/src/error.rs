@@ -150,7 +150,7 @@ pub enum ConnectError {
         timeout_ms: u64,
     },
     /// The target said no.
-    #[error("{address} refused the connection: {refusal}")]
+    #[error("{address} refused the connection: {refusal}{}", advice(*refusal))]
     Refused {
         /// The address.
         address: String,
@@ -314,6 +314,20 @@ pub(crate) fn unmade(address: String, error: &io::Error) -> ConnectError {
 /// What a layer below said, if it is of that kind.
 fn inner<E: std::error::Error + 'static>(error: &io::Error) -> Option<&E> {
     error.get_ref()?.downcast_ref()
+}
+
+/// What to do at the target about a connection that it refused.
+fn advice(refusal: Refusal) -> &'static str {
+    match refusal {
+        Refusal::TooManyConnections => "; pmof serve allows more with --max-connections",
+        Refusal::NoMemory => {
+            ", which takes 48 KiB over tcp and shm, 96 MiB over libfabric's datagram providers but net, and 512 KiB over all else; pmof serve has more with --memory-budget"
+        }
+        Refusal::ForeignUser => {
+            "; pmof serve serves all users with --trust-host (see the target's log if you are one of them)"
+        }
+        _ => "",
+    }
 }
 
 #[cfg(test)]

@@ -96,18 +96,12 @@ impl fmt::Display for Refusal {
             Self::Malformed => "the stream is not what the protocol allows",
             Self::NoCommonVersion => "the two sides have no protocol version in common; upgrade the older one",
             Self::Rejected => "the application rejected the connection",
-            Self::TooManyConnections => {
-                "the target has as many connections as it may have; pmof serve allows more with --max-connections"
-            }
+            Self::TooManyConnections => "the target has as many connections as it may have",
             Self::DeviceRefused => "the target's device refused the key, the right or the range: the descriptor is forged, of a region that was deregistered, or from an earlier life of the target; fetch it anew",
             Self::Fenced => "another initiator took over what is open here, and ended its use by all others; open it again",
             Self::Stopping => "the target was told to stop: what it acknowledged is kept; connect again when it is back",
-            Self::NoMemory => {
-                "the target has no memory for one more connection, which takes 48 KiB over tcp and shm, 96 MiB over libfabric's datagram providers but net, and 512 KiB over all else; pmof serve has more with --memory-budget"
-            }
-            Self::ForeignUser => {
-                "the target serves only its own user and root on its machine; pmof serve serves all users with --trust-host (see the target's log if you are one of them)"
-            }
+            Self::NoMemory => "the target has no memory for one more connection",
+            Self::ForeignUser => "the target serves only its own user and root on its machine",
         })
     }
 }
