@@ -205,6 +205,7 @@ async fn returning<D: Returns>(driver: &D, left: &mut Option<PageMap>) -> Halted
         user_flags,
         state,
         descriptor,
+        ..
     } = ask_for(driver, &site, &lost).await?
     else {
         return Err(Halt::Later);

@@ -3,7 +3,7 @@ use core::{
     pin::pin,
     task::{Context, Poll, Waker},
 };
-use std::{collections::VecDeque, format, ops::Range, rc::Rc, string::String, vec, vec::Vec};
+use std::{boxed::Box, collections::VecDeque, format, ops::Range, rc::Rc, string::String, vec, vec::Vec};
 
 use pmof_control::{Epoch, Header, PoolFormat, PoolName, Roster, USER_FLAGS_BYTES};
 
@@ -90,6 +90,7 @@ fn opened(state: PoolState) -> Reply {
         user_flags: [0; USER_FLAGS_BYTES],
         state,
         descriptor: Vec::new(),
+        enclosed: Box::default(),
     }
 }
 
