@@ -28,7 +28,7 @@ pub(crate) fn opened(pool: &OpenPool, descriptor: Vec<u8>, domain: Option<Failur
     let is_written = pool.access() == OpenFor::Write;
     let enclosed = Enclosed {
         roster: Some(pool.roster().clone()),
-        domain: is_written.then_some(domain),
+        domain: Some(domain),
         // A map that cannot be read is asked for, and the error is the answer to that.
         intent: if is_written { pool.intent(0, usize::MAX).ok() } else { None },
     };

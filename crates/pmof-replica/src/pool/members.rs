@@ -9,7 +9,12 @@ use pmof_control::{ConsistencyPoint, FailureDomain, Forced, PoolInfo, Reply, Req
 use pmof_replication::opening::one_twice;
 use uuid::Uuid;
 
-use super::{followers::Reading, opened::place, promoted::promoted, rosters::hear};
+use super::{
+    followers::Reading,
+    opened::place,
+    promoted::promoted,
+    rosters::{Told, hear_with_domain},
+};
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace, TargetUrl,
     electorate::{Electorate, Word},
@@ -262,12 +267,9 @@ fn ask(reach: &Reach, peers: &Peers, url: &Arc<PoolUrl>) -> Answer {
     Answer::of(url, None, asked_there(reach, peers, url))
 }
 
-type Told = (Box<PoolInfo>, Option<Roster>, Option<FailureDomain>);
-
 fn asked_there(reach: &Reach, peers: &Peers, url: &Arc<PoolUrl>) -> Result<Told, ReplicaError> {
     let site = reach.site(peers, url)?;
-    let (info, roster) = hear(&site, url)?;
-    Ok((info, roster, site.failure_domain(site.send(&Request::Domain))))
+    hear_with_domain(&site, url)
 }
 
 /// A replica and a copy of it are one replica. `replicas`: the answers of such, and their indexes.

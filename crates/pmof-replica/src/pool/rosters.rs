@@ -1,7 +1,7 @@
 //! Rosters of the members of a pool, as targets keep them: read when it is opened, to know the members and to find those that were not named.
 
 use pmof_access::Durability;
-use pmof_control::{OpenFor, PoolInfo, Reply, Request, Roster};
+use pmof_control::{Enclosed, FailureDomain, OpenFor, PoolInfo, Reply, Request, Roster};
 
 use crate::{
     PoolUrl, ReplicaError,
@@ -31,24 +31,43 @@ pub(super) fn read_roster(site: &Site, asked: Asked) -> Result<Option<Roster>, R
 
 /// What a target says of a replica, and the roster that it keeps there.
 pub(super) fn hear(site: &Site, url: &PoolUrl) -> Result<(Box<PoolInfo>, Option<Roster>), ReplicaError> {
+    let (info, beside) = hear_all(site, url)?;
+    Ok((info, beside.roster))
+}
+
+/// A replica, the roster that its target keeps, and the failure domain of that.
+pub(super) type Told = (Box<PoolInfo>, Option<Roster>, Option<FailureDomain>);
+
+/// The same, with the failure domain.
+pub(super) fn hear_with_domain(site: &Site, url: &PoolUrl) -> Result<Told, ReplicaError> {
+    let (info, Enclosed { roster, domain, .. }) = hear_all(site, url)?;
+    let domain = domain.unwrap_or_else(|| site.failure_domain(site.send(&Request::Domain)));
+    Ok((info, roster, domain))
+}
+
+fn hear_all(site: &Site, url: &PoolUrl) -> Result<(Box<PoolInfo>, Enclosed), ReplicaError> {
     match site.ask_when_free(&Request::Info { name: url.name.clone() })? {
-        Reply::Info(info) => Ok((info, roster_of(site, url)?)),
+        Reply::Info(info) => Ok((info, look_beside(site, url)?)),
         _ => Err(ReplicaError::Unexpected),
     }
 }
 
-/// The roster that a target keeps; `None` where it keeps none or cannot tell it now. A member that cannot be opened is no help to the others, whatever
-/// its state says.
-fn roster_of(site: &Site, url: &PoolUrl) -> Result<Option<Roster>, ReplicaError> {
+/// What a target tells of a replica that is opened there, with the roster, where it keeps one and can tell it now. A member that cannot be opened is no help to the others,
+/// whatever its state says.
+fn look_beside(site: &Site, url: &PoolUrl) -> Result<Enclosed, ReplicaError> {
     let open = Request::Open {
         name: url.name.clone(),
         access: OpenFor::Read,
         require: Durability::Visible,
         may_be_older: false,
     };
-    site.ask_when_free(&open)?;
-    let roster = site.send(&Request::Roster { offset: 0 }).and_then(|asked| read_roster(site, asked));
+    let mut enclosed = match site.ask_when_free(&open)? {
+        Reply::Opened { enclosed, .. } => *enclosed,
+        _ => Enclosed::default(),
+    };
+    let ask = || site.send(&Request::Roster { offset: 0 }).and_then(|asked| read_roster(site, asked)).ok().flatten();
+    enclosed.roster = enclosed.roster.or_else(ask);
     // What cannot be closed ends with the connection.
     let _ = site.ask(&Request::Close { in_order: false });
-    Ok(roster.ok().flatten())
+    Ok(enclosed)
 }

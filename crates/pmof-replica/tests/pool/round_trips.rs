@@ -155,3 +155,19 @@ fn an_older_target_is_asked_for_the_rest() {
     }
     pool.close().unwrap();
 }
+
+/// What looks at a pool asks no more than once for what it is told together.
+#[test]
+fn a_look_at_a_pool_takes_five_round_trips() {
+    let targets: [Target; 3] = std::array::from_fn(|_| Target::on_tmpfs(ServiceOptions::default()));
+    let counters = counted(&targets, false);
+    of(&counters).create(POOL_BYTES).unwrap().close().unwrap();
+    wait_released(&counters);
+    let _ = counters.each_ref().map(Counter::take);
+    let members = of(&counters).members().unwrap();
+    assert_eq!(members.in_sync_count(), 3);
+    assert!(members.members.iter().all(|member| !member.domain.is_empty()), "{members:?}");
+    for counter in &counters {
+        assert_eq!(counter.take(), ["TCP", "Hello", "Info", "Open", "Close"]);
+    }
+}
