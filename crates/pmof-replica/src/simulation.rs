@@ -24,6 +24,7 @@ mod failing;
 mod farm;
 mod faults;
 mod following;
+mod media;
 mod members;
 mod names;
 mod opening;
@@ -35,7 +36,6 @@ mod returning;
 mod scrubbing;
 mod serving;
 mod session;
-mod state_page;
 mod target;
 mod tasks;
 mod truth;
@@ -109,7 +109,7 @@ fn run_all(seed: u64, (world, tasks): (&Shared, &Rc<Tasks>), plan: Plan, chaos_s
         }
         fail_in_change(world, tasks);
         if plan.has_state_rot && decay.once_in(STATE_ROT_RATE) {
-            world.borrow_mut().rot_state();
+            world.borrow_mut().rot_head();
         }
     }
     let chaos_steps = world.borrow().step;

@@ -4,6 +4,7 @@
 #![forbid(unsafe_code)]
 
 mod domain;
+pub mod engine;
 mod events;
 mod holder;
 mod local;

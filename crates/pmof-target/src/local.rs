@@ -105,7 +105,7 @@ impl LocalTarget {
             return Err(Refused::new(ServiceCode::AlreadyOpen, text));
         }
         let pool = open()?;
-        Ok(requests::opened(held.insert(pool), Vec::new(), failure_domain(None)))
+        Ok(held.insert(pool).told(Vec::new(), failure_domain(None)))
     }
 
     fn bytes(&self) -> Result<Served, Refused> {

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use pmof_access::RegisterError;
-use pmof_control::ServiceCode;
+use pmof_control::{Reply, ServiceCode};
 use pmof_mem::causes;
 
 use crate::{SetStoreError, StoreError};
@@ -36,5 +36,13 @@ impl From<SetStoreError> for Refused {
 impl From<StoreError> for Refused {
     fn from(error: StoreError) -> Self {
         Self { code: error.code(), text: causes(&error).to_string() }
+    }
+}
+
+impl StoreError {
+    /// What an initiator is answered that asked for what failed so.
+    pub fn reply(self) -> Reply {
+        let Refused { code, text } = Refused::from(self);
+        Reply::Refused { code, text }
     }
 }

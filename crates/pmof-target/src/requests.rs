@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use pmof_control::{
-    DATA_RANGES_MAX, DIGESTED_MAX_BYTES, DIGESTS_MAX, Enclosed, FailureDomain, INTENT_MESSAGE_WORDS_MAX,
-    MAX_MESSAGE_BYTES, NewPool, OpenFor, PoolName, Reply, Request, ServiceCode,
+    DATA_RANGES_MAX, DIGESTED_MAX_BYTES, DIGESTS_MAX, MAX_MESSAGE_BYTES, NewPool, OpenFor, PoolName, Reply, Request,
+    ServiceCode,
 };
 use pmof_mem::{Medium as _, Memory};
 use pmof_pool::{Digester, data_ranges};
@@ -22,34 +22,9 @@ pub(crate) fn create(
     if publish_on_close { pools.create_unpublished(name, new) } else { pools.create(name, new, holder) }
 }
 
-/// What tells the initiator of a pool that is open. `domain`: of this target.
-pub(crate) fn opened(pool: &OpenPool, descriptor: Vec<u8>, domain: Option<FailureDomain>) -> Reply {
-    let header = pool.header();
-    let is_written = pool.access() == OpenFor::Write;
-    let enclosed = Enclosed {
-        roster: Some(pool.roster().clone()),
-        domain: Some(domain),
-        // A map that cannot be read is asked for, and the error is the answer to that.
-        intent: if is_written { pool.intent(0, usize::MAX).ok() } else { None },
-    };
-    Reply::Opened {
-        pool_uuid: header.pool_uuid,
-        replica_uuid: header.replica_uuid,
-        size_bytes: header.size_bytes,
-        replica_count: header.replica_count,
-        replica_index: header.replica_index,
-        user_flags: header.user_flags,
-        state: pool.state().clone(),
-        descriptor,
-        enclosed: Box::new(enclosed),
-    }
-}
-
 /// Closes a pool in order, and gives it its name where it has none.
 pub(crate) fn close(pools: &PoolStore, mut pool: OpenPool, holder: String) -> Result<(), StoreError> {
-    pools.check_named(&pool)?;
-    pool.close()?;
-    pools.publish(&mut pool, holder)
+    pools.serve(&mut pool, Request::Close { in_order: true }, holder).map(drop)
 }
 
 /// Answers what is asked of pools that need not be open: `Remove`, `Discard`, `Info` and `List`.
@@ -73,36 +48,7 @@ pub(crate) fn about_store(pools: &PoolStore, request: Request) -> Result<Reply, 
 
 /// Answers what is asked of what an open pool keeps beside its data: its state, its roster and its map of write intent.
 pub(crate) fn about_state(pools: &PoolStore, pool: &mut OpenPool, request: Request) -> Result<Reply, Refused> {
-    Ok(match request {
-        Request::Begin { opening, epoch, ancestors } => {
-            pool.begin(epoch, opening, &ancestors)?;
-            Reply::Begun
-        }
-        Request::Confirm { epoch } => {
-            pool.confirm(epoch)?;
-            Reply::Confirmed
-        }
-        Request::Mark { mark } => {
-            pools.check_named(pool)?;
-            pool.raise_mark(mark)?;
-            Reply::Marked
-        }
-        Request::RaiseIntent { first, words } => {
-            pool.raise_intent(first, &words)?;
-            Reply::IntentChanged
-        }
-        Request::ClearIntent { level, first, words } => {
-            pool.clear_intent(level, first, &words)?;
-            Reply::IntentChanged
-        }
-        Request::Intent { first } => Reply::Intent { first, words: pool.intent(first, INTENT_MESSAGE_WORDS_MAX)? },
-        Request::Roster { offset } => Reply::Roster(pool.roster_part(offset)?),
-        Request::SetRoster { offset, part } => {
-            pool.set_roster_part(offset, &part)?;
-            Reply::RosterSet
-        }
-        _ => return Err(not_for_pools()),
-    })
+    Ok(pools.serve(pool, request, String::new())?)
 }
 
 /// Answers `Boot`.

@@ -14,28 +14,31 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 use pmof_control::{
-    DATA_OFFSET, Epoch, HEADER_BYTES, Header, HeaderError, MAX_SIZE_BYTES, MeantReplica, NewPool, OpenFor, PoolFormat,
-    PoolInfo, PoolName, PoolState, REPLICAS_MAX, file_len_bytes,
+    HEADER_BYTES, Header, HeaderError, MAX_SIZE_BYTES, MeantReplica, NewPool, OpenFor, PoolInfo, PoolName, PoolState,
+    REPLICAS_MAX, Roster, file_len_bytes,
 };
 use pmof_mem::{Durability, HandOut, Medium, MemError, Memory};
 use uuid::Uuid;
 
-use crate::holder::holder_of_file;
+use crate::{
+    engine::{FIRST_SEQUENCE, Head, OpenReplica, Opening, ShippedRules},
+    holder::holder_of_file,
+};
 use device::{Device, UnfinishedDevice};
+use outputs::{OnFile, run_on};
 use root::{Entry, Identity, Root, WorkingFile};
-use roster::{KeptRoster, read_roster};
-use state::{FIRST_SEQUENCE, MADE_SEQUENCE, keep_in_both_slots, new_header, read_state, write_state};
+use state::{new_header, write_state};
 
 mod device;
 mod error;
 mod former;
 mod handover;
-mod intent;
 mod mapped;
-mod members;
 mod options;
+mod outputs;
 mod root;
 mod roster;
+mod settle;
 mod state;
 mod survey;
 #[cfg(test)]
@@ -61,18 +64,7 @@ pub struct PoolStore {
 #[derive(Debug)]
 pub struct OpenPool {
     name: PoolName,
-    header: Header,
-    state: PoolState,
-    /// Of the newest slot of the state page.
-    sequence: u64,
-    /// Its writer keeps the map of write intent.
-    keeps_intent: bool,
-    roster: KeptRoster,
-    /// An epoch was begun since it was opened, so that it is for this opening to say that it ended in order.
-    has_begun: bool,
-    /// The epoch that its writer named when it came back over another connection.
-    named_epoch: Option<Uuid>,
-    access: OpenFor,
+    replica: OpenReplica,
     memory: Arc<Memory>,
     /// What holds it, where it has not got its name yet.
     unpublished: Option<Unpublished>,
@@ -159,37 +151,36 @@ impl PoolStore {
         let (header, state) = (new_header(new), PoolState::new(new.epoch, new.replica_count));
         self.write_head(name, &memory, &header, &state)?;
 
-        let (memory, unpublished) = (Arc::new(memory), Some(Unpublished::File(working_file)));
-        Ok(OpenPool {
-            name: name.clone(),
-            header,
-            state,
-            sequence: MADE_SEQUENCE,
-            keeps_intent: false,
-            roster: KeptRoster::made(new.replica_count),
-            has_begun: true,
-            named_epoch: None,
-            access: OpenFor::Write,
-            memory,
-            unpublished,
-        })
+        let replica = OpenReplica::made(header, state, ShippedRules);
+        let unpublished = Some(Unpublished::File(working_file));
+        Ok(OpenPool { name: name.clone(), replica, memory: Arc::new(memory), unpublished })
     }
 
     /// Gives a pool its name, durably; it stays open for writing by `holder`. On failure, as where the name was taken
     /// meanwhile, nothing of it is left. Does nothing with a pool that has its name.
     pub fn publish(&self, pool: &mut OpenPool, holder: String) -> Result<(), StoreError> {
-        let Some(unpublished) = pool.unpublished.take() else { return Ok(()) };
+        self.publish_memory(&pool.name, &pool.memory, pool.unpublished.take(), holder)
+    }
+
+    fn publish_memory(
+        &self,
+        name: &PoolName,
+        memory: &Arc<Memory>,
+        unpublished: Option<Unpublished>,
+        holder: String,
+    ) -> Result<(), StoreError> {
+        let Some(unpublished) = unpublished else { return Ok(()) };
         let mut writers = self.writers();
         match unpublished {
             Unpublished::File(file) => {
                 self.root.check_attached()?;
-                file.publish(&pool.name)?;
+                file.publish(name)?;
             }
             Unpublished::Device(device) => {
-                device.publish().map_err(|source| StoreError::Memory { name: pool.name.clone(), source })?;
+                device.publish().map_err(|source| StoreError::Memory { name: name.clone(), source })?;
             }
         }
-        writers.insert(pool.name.clone(), Writer::new(holder, &pool.memory));
+        writers.insert(name.clone(), Writer::new(holder, memory));
         Ok(())
     }
 
@@ -220,77 +211,9 @@ impl PoolStore {
             Some(device) => self.open_device(device, access, holder)?,
             None => self.open_file(name, access, holder)?,
         };
-        let memory = match access {
-            OpenFor::Write if self.device(name).is_none() => {
-                // Before anything is moved, which takes as long as a copy of the file.
-                self.check_openable(name, &memory, terms)?;
-                self.leave_to_orphans(name, memory, end_readers)?
-            }
-            _ => memory,
-        };
-        // Outside of all locks from here on: it reads and writes as much as the caches hold.
-        if access == OpenFor::Write {
-            if self.device(name).is_none() {
-                // The process that renamed the file may have died before it made the name durable.
-                self.root.sync()?;
-            }
-            // What the cache shows of the state may never have reached the disk.
-            let head_bytes = DATA_OFFSET.min(memory.len_bytes());
-            memory.settle_range(0, head_bytes).map_err(|error| self.memory_error(name, error))?;
-        }
-        let (header, state, mut sequence, is_uncertain) = self.check_openable(name, &memory, terms)?;
-        if access == OpenFor::Write {
-            // One that may be older is so until its writer begins an epoch.
-            if !is_uncertain {
-                let kept = keep_in_both_slots(&memory, &state, sequence);
-                sequence = kept.map_err(|error| self.memory_error(name, error))?;
-            }
-            if state.is_open {
-                let settled = intent::settle(&memory, header.size_bytes, header.data_offset());
-                settled.map_err(|error| self.memory_error(name, error))?;
-            }
-        } else if state.is_open && !self.is_being_written(name, &memory)? {
-            match memory.settle() {
-                // Somebody else maps it, so that its pages cannot be dropped: a reader sees what a reader beside a writer does.
-                Ok(_) | Err(MemError::Unverified { .. }) => {}
-                Err(error) => return Err(self.memory_error(name, error)),
-            }
-        }
-        let roster = read_roster(&memory, &header, access).map_err(|error| self.memory_error(name, error))?;
-        let roster = roster.map_err(|source| StoreError::Header { name: name.clone(), source })?;
-        let (name, keeps_intent, has_begun, named_epoch, unpublished) = (name.clone(), false, false, None, None);
-        Ok(OpenPool {
-            name,
-            header,
-            state,
-            sequence,
-            keeps_intent,
-            roster,
-            has_begun,
-            named_epoch,
-            access,
-            memory,
-            unpublished,
-        })
-    }
-
-    /// What the head of a pool says that may be opened so: its header, its state with its number, and whether that may be an older one.
-    fn check_openable(
-        &self,
-        name: &PoolName,
-        memory: &Memory,
-        terms: OpenTerms,
-    ) -> Result<(Header, PoolState, u64, bool), StoreError> {
-        let head = self.read_uncertain_head(name, memory)?;
-        let (Header { format, .. }, _, _, is_uncertain) = &head;
-        if *is_uncertain && !terms.may_be_older {
-            return Err(StoreError::Header { name: name.clone(), source: HeaderError::UncertainState });
-        }
-        if terms.access == OpenFor::Write && *format != PoolFormat::Three {
-            return Err(StoreError::OldFormat { name: name.clone(), found: format.major() });
-        }
-        check_level(name, memory, terms.require)?;
-        Ok(head)
+        let mut driver = OnFile { store: self, name, memory, terms, end_readers };
+        let replica = run_on(name, Opening::new(access, terms.may_be_older, ShippedRules), &mut driver)?;
+        Ok(OpenPool { name: name.clone(), replica, memory: driver.memory, unpublished: None })
     }
 
     /// Whether a writer has the pool, here or in another process.
@@ -376,7 +299,7 @@ impl PoolStore {
 
     /// Whether the replica is at the epoch at which it was last seen: it is locked, and so it stays there.
     fn check_epoch(&self, name: &PoolName, memory: &Memory, epoch: Uuid) -> Result<(), StoreError> {
-        let (_, state, _) = self.read_head(name, memory)?;
+        let state = self.read_head(name, memory)?.state;
         if state.epoch.id == epoch { Ok(()) } else { Err(StoreError::OpenedSince { name: name.clone() }) }
     }
 
@@ -406,7 +329,7 @@ impl PoolStore {
         };
         // Mapped as a writer would, since it is a writer whom the promises are for.
         let memory = self.map(name, &entry, OpenFor::Write)?;
-        let (_, state, _) = self.read_head(name, &memory)?;
+        let state = self.read_head(name, &memory)?.state;
         Ok(PoolInfo {
             name: name.clone(),
             header,
@@ -548,34 +471,23 @@ impl PoolStore {
     /// Refuses with [`StoreError::Replaced`] a pool that is open and whose file has lost its name to another process: what is written
     /// to it is lost when it is closed. A pool that has no name yet is none of these.
     pub(crate) fn check_named(&self, pool: &OpenPool) -> Result<(), StoreError> {
-        let name = pool.name();
-        if pool.unpublished.is_some() || self.device(name).is_some() {
+        if pool.unpublished.is_some() { Ok(()) } else { self.check_file_named(&pool.name, &pool.memory) }
+    }
+
+    fn check_file_named(&self, name: &PoolName, memory: &Memory) -> Result<(), StoreError> {
+        if self.device(name).is_some() {
             return Ok(());
         }
-        let own = Identity::of_file(self.file_of(name, &pool.memory)?)
+        let own = Identity::of_file(self.file_of(name, memory)?)
             .map_err(|error| self.root.io("fstat", name.as_str(), error))?;
         if self.root.identity(name)? == Some(own) { Ok(()) } else { Err(StoreError::Replaced { name: name.clone() }) }
     }
 
-    fn read_head(&self, name: &PoolName, memory: &Memory) -> Result<(Header, PoolState, u64), StoreError> {
-        let (header, state, sequence, is_uncertain) = self.read_uncertain_head(name, memory)?;
+    /// The head of a file whose state is the newest that it had.
+    fn read_head(&self, name: &PoolName, memory: &Memory) -> Result<Head, StoreError> {
+        let head = self.head(name, memory)?;
         let uncertain = || StoreError::Header { name: name.clone(), source: HeaderError::UncertainState };
-        if is_uncertain { Err(uncertain()) } else { Ok((header, state, sequence)) }
-    }
-
-    /// The same, and whether the state may be an older one.
-    fn read_uncertain_head(
-        &self,
-        name: &PoolName,
-        memory: &Memory,
-    ) -> Result<(Header, PoolState, u64, bool), StoreError> {
-        let failed = |source| StoreError::Header { name: name.clone(), source };
-        let mut head = [0; HEADER_BYTES];
-        memory.read(0, &mut head).map_err(|error| self.memory_error(name, error))?;
-        let header = Header::decode(&head).map_err(failed)?;
-        let state = read_state(memory, &header).map_err(|error| self.memory_error(name, error))?;
-        let (state, sequence, is_uncertain) = state.map_err(failed)?;
-        Ok((header, state, sequence, is_uncertain))
+        if head.is_uncertain { Err(uncertain()) } else { Ok(head) }
     }
 
     fn write_head(
@@ -627,12 +539,12 @@ impl OpenPool {
 
     /// The header as it was when the pool was opened.
     pub fn header(&self) -> &Header {
-        &self.header
+        self.replica.header()
     }
 
     /// What it was opened for.
     pub fn access(&self) -> OpenFor {
-        self.access
+        self.replica.access()
     }
 
     /// The memory of the whole file, header included: peers get rights from [`data_offset`](Self::data_offset) on
@@ -643,7 +555,7 @@ impl OpenPool {
 
     /// Where user data begins in the medium, in bytes.
     pub fn data_offset(&self) -> u64 {
-        self.header.data_offset()
+        self.header().data_offset()
     }
 
     /// Refuses with [`StoreError::NotDurable`] where the pool's medium cannot give the level `wanted`.
@@ -653,63 +565,22 @@ impl OpenPool {
 
     /// Which opening wrote it last, and whether that ended in order.
     pub fn state(&self) -> &PoolState {
-        &self.state
+        self.replica.state()
+    }
+
+    /// The members of the pool, as this replica knows them.
+    pub fn roster(&self) -> &Roster {
+        self.replica.roster()
+    }
+
+    /// What it keeps, and who has begun epochs.
+    pub(crate) fn replica(&self) -> &OpenReplica {
+        &self.replica
     }
 
     /// The same, for a writer that names an epoch of its own.
     pub(crate) fn named_by(self, named_epoch: Option<Uuid>) -> Self {
-        Self { named_epoch, ..self }
-    }
-
-    /// Whether an epoch is one of those who have it open for writing now. The epoch that they found is that of the writer before, who knows it too.
-    pub(crate) fn is_epoch_of_writer(&self, epoch: Uuid) -> bool {
-        self.named_epoch == Some(epoch) || (self.has_begun && self.state.epoch.id == epoch)
-    }
-
-    /// Announces an epoch, as durably as the medium can. Nothing is written under it before it is
-    /// [confirmed](Self::confirm): all its members must have it.
-    pub fn begin(&mut self, epoch: Epoch, opening: u64, ancestors: &[Epoch]) -> Result<(), StoreError> {
-        self.forget_intent_of_others()?;
-        let state = self.state.begun(self.header.replica_index, epoch, opening, ancestors);
-        self.set_state(state)?;
-        self.has_begun = true;
-        Ok(())
-    }
-
-    /// Says that all members of the epoch have it, as durably as the medium can. A replica that is told so without being a member is behind
-    /// from then on.
-    pub fn confirm(&mut self, epoch: Uuid) -> Result<(), StoreError> {
-        let found = self.state.epoch.id;
-        let not_the_epoch = || StoreError::NotTheEpoch { name: self.name.clone(), epoch, found };
-        let state = self.state.confirmed(self.header.replica_index, epoch).ok_or_else(not_the_epoch)?;
-        self.set_state(state)
-    }
-
-    /// Raises the mark of its writer, as durably as the medium can. A lower one than it has changes nothing.
-    pub fn raise_mark(&mut self, mark: u64) -> Result<(), StoreError> {
-        self.state.raised(mark).map_or(Ok(()), |state| self.set_state(state))
-    }
-
-    /// Makes everything that was stored durable, then says that the pool was closed in order.
-    pub(crate) fn close(&mut self) -> Result<(), StoreError> {
-        if !self.has_begun || !self.state.is_open {
-            return Ok(());
-        }
-        self.memory.fence().map_err(|source| StoreError::Memory { name: self.name.clone(), source })?;
-        self.set_state(self.state.closed())
-    }
-
-    fn set_state(&mut self, state: PoolState) -> Result<(), StoreError> {
-        if self.access == OpenFor::Read {
-            return Err(StoreError::ReadOnly { name: self.name.clone() });
-        }
-        let sequence = self.sequence + 1;
-        // One that fails half way may have used both numbers.
-        self.sequence = sequence + 1;
-        write_state(self.memory.as_ref(), &state, sequence)
-            .map_err(|source| StoreError::Memory { name: self.name.clone(), source })?;
-        self.state = state;
-        Ok(())
+        Self { replica: self.replica.named_by(named_epoch), ..self }
     }
 
     /// Whether it has its name.
@@ -719,7 +590,7 @@ impl OpenPool {
 
     /// Bytes of user data.
     pub fn data_len_bytes(&self) -> u64 {
-        self.header.size_bytes
+        self.header().size_bytes
     }
 }
 

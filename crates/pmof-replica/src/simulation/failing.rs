@@ -4,8 +4,8 @@ use pmof_control::PoolState;
 
 use super::{
     faults::Fault,
+    media::Media,
     plan::{Control, PAGES, WORDS},
-    state_page::StatePage,
     target::{Restored, Target},
     truth::Pages,
     versions::Version,
@@ -236,7 +236,7 @@ impl World {
 
     fn copy(&mut self, target: usize) {
         let target = &mut self.targets[target];
-        target.copies.push((target.page.clone(), target.state.clone(), target.durable));
+        target.copies.push((target.media.clone(), target.state.clone(), target.durable));
     }
 
     /// Whether the others have all that a target has, and agree on it with the older copy beside them. What no replica has is lost for good,
@@ -267,8 +267,8 @@ impl World {
             return;
         }
         let target = &self.targets[number];
-        let is_older = |(_, state, _): &&(StatePage, PoolState, Pages)| state.mark + 2 <= target.state.mark;
-        let Some((page, state, pages)) = target.copies.iter().rfind(is_older).cloned() else { return };
+        let is_older = |(_, state, _): &&(Media, PoolState, Pages)| state.mark + 2 <= target.state.mark;
+        let Some((media, state, pages)) = target.copies.iter().rfind(is_older).cloned() else { return };
         if self.targets.iter().any(|target| target.restored.is_some()) || !self.is_needless(number, &state) {
             return;
         }
@@ -283,7 +283,8 @@ impl World {
             let parent = target.state.ancestors.first().filter(|_| !target.state.is_confirmed);
             Restored::InSync { epoch: parent.unwrap_or(&target.state.epoch).id }
         };
-        (target.page, target.state, target.durable, target.cache) = (page, state, pages, pages);
+        target.media.restore_state(&media);
+        (target.state, target.durable, target.cache) = (state, pages, pages);
         target.restored_times += 1;
         (target.is_up, target.restored) = (true, Some(restored));
     }

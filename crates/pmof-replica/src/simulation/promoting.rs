@@ -1,15 +1,13 @@
 //! Whoever looks at an asynchronous member, or goes on with it alone, as `pool/promotion.rs` has it, with its own decisions.
 
-use std::rc::Rc;
-
-use pmof_control::{ANCESTORS_MAX, ConsistencyPoint, Epoch, Role, RosterMember};
+use pmof_control::{ANCESTORS_MAX, ConsistencyPoint, Epoch, OpenFor, Request, Role, RosterMember, RosterPart};
 
 use super::{
     areas::SIZE_BYTES,
     faults::Fault,
     names::fresh,
     random::Random,
-    state_page::Progress,
+    target::Held,
     truth::Pages,
     world::{WALL_CLOCK_MS, World},
 };
@@ -123,21 +121,26 @@ fn roll_back_somewhere<M: FollowerMemory>(world: &mut World, follower: &mut Foll
     world.count(Fault::RolledBack);
 }
 
-/// As `Open::found_pool` there.
+/// As `Open::found_pool` there, by what it asks of its target.
 fn found_pool(world: &mut World, number: usize, pages: &Pages) {
-    let target = &mut world.targets[number];
-    let (state, index) = (target.state.clone(), target.index);
+    let Ok(replica) = world.opened(number, OpenFor::Write) else {
+        return world.truth.violate(|| format!("t{number} cannot be opened to go on alone"));
+    };
+    let (state, roster, index) = (replica.state().clone(), replica.roster().clone(), world.targets[number].index);
+    world.targets[number].open = Some(Held { by: usize::MAX, replica });
     let (epoch, opening) = (Epoch::new(fresh(), [index]), state.opening.saturating_add(1));
-    let ancestors: Vec<_> =
-        std::iter::once(state.epoch).chain(state.ancestors.iter().copied()).take(ANCESTORS_MAX).collect();
-    let begun = state.begun(index, epoch, opening, &ancestors);
-    let confirmed = begun.confirmed(index, epoch.id);
-    target.state = confirmed.map_or(begun, |state| state.closed());
-    target.page.write(&target.state, Progress::Both, None);
-    let of_roster = target.roster.as_ref().and_then(|roster| roster.member(index).cloned());
-    if let (Some(roster), Some(member)) = (&target.roster, of_roster) {
-        let member = RosterMember { role: Role::Data, ..member };
-        target.roster = Some(Rc::new(settled_behind(roster, vec![member], opening)));
+    let ancestors = std::iter::once(state.epoch).chain(state.ancestors.iter().copied()).take(ANCESTORS_MAX).collect();
+    let member = roster.member(index).map(|member| RosterMember { role: Role::Data, ..member.clone() });
+    let settled = settled_behind(&roster, member.into_iter().collect(), opening).encode();
+    let rosters = RosterPart::requests(&settled.unwrap_or_default()).collect::<Vec<_>>();
+    let epochs = [Request::Begin { opening, epoch, ancestors }, Request::Confirm { epoch: epoch.id }];
+    let requests = epochs.into_iter().chain(rosters).chain([Request::Close { in_order: true }]);
+    for request in requests {
+        let served = world.serve_open(number, &request);
+        if !matches!(served, Some(Ok(_))) {
+            world.truth.violate(|| format!("t{number} goes not on alone: {served:?}"));
+        }
     }
-    (target.durable, target.cache, target.open_by) = (*pages, *pages, None);
+    let target = &mut world.targets[number];
+    (target.durable, target.cache) = (*pages, *pages);
 }

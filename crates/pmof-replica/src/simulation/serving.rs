@@ -1,17 +1,21 @@
 //! What targets answer to requests, in the messages that are shipped.
 
-use std::rc::Rc;
+use std::time::Duration;
 
 use pmof_control::{
-    Claim, Enclosed, Header, OpenFor, PoolFormat, PoolInfo, PoolRefusal, Reply, Request, Roster, RosterPart,
-    USER_FLAGS_BYTES, WITNESS_BYTES,
+    Header, OpenFor, PoolFormat, PoolInfo, PoolName, Reply, Request, ServiceCode, USER_FLAGS_BYTES, WITNESS_BYTES,
 };
 use pmof_mem::MediumKind;
+use pmof_target::{
+    StoreError,
+    engine::{Driver, OpenReplica},
+};
 use uuid::Uuid;
 
 use super::{
+    media::{OnMedia, TargetRules},
     plan::PAGES,
-    target::{Answer, Replica, Target},
+    target::{Answer, Target},
     world::World,
 };
 use crate::pages::PAGE_BYTES;
@@ -27,43 +31,30 @@ impl Target {
         if self.is_witness { WITNESS_BYTES } else { POOL_BYTES }
     }
 
-    fn opened(&self, made: usize) -> Reply {
-        let Replica { index, uuid: replica_uuid, state, .. } = self.replica();
-        let roster = self.roster.as_deref().cloned();
-        Reply::Opened {
-            pool_uuid: POOL_UUID,
-            replica_uuid,
-            size_bytes: self.size_bytes(),
-            replica_count: (made as u16).max(index + 1),
-            replica_index: index,
-            user_flags: [0; USER_FLAGS_BYTES],
-            state,
-            descriptor: Vec::new(),
-            enclosed: Box::new(Enclosed { roster, domain: Some(None), intent: None }),
-        }
-    }
-
-    fn info(&self, name: &pmof_control::PoolName, made: usize) -> Reply {
-        let Replica { index: replica_index, uuid: replica_uuid, state, .. } = self.replica();
-        let header = Header {
+    /// The header of its file.
+    pub(super) fn header(&self) -> Header {
+        Header {
             format: PoolFormat::Three,
             compatible_features: 0,
             pool_uuid: POOL_UUID,
-            replica_uuid,
+            replica_uuid: self.replica_uuid,
             size_bytes: self.size_bytes(),
             created_at_unix_s: 0,
-            replica_count: (made as u16).max(replica_index + 1),
-            replica_index,
+            replica_count: self.count.max(self.index + 1),
+            replica_index: self.index,
             user_flags: [0; USER_FLAGS_BYTES],
-        };
+        }
+    }
+
+    fn info(&self, name: &PoolName) -> Reply {
         Reply::Info(Box::new(PoolInfo {
             name: name.clone(),
-            header,
-            state,
+            header: self.header(),
+            state: self.state.clone(),
             file_len_bytes: self.size_bytes(),
             medium: MediumKind::PageCache,
             promises: [None; 3],
-            open_by: self.open_by.map(|connection| connection.to_string()),
+            open_by: self.open_by().map(|connection| connection.to_string()),
         }))
     }
 }
@@ -81,9 +72,7 @@ impl World {
                 return Answer::Refused;
             }
         };
-        let reply = self
-            .reply(connection, &request)
-            .unwrap_or_else(|refusal| Reply::Refused { code: code_of(refusal), text: format!("{refusal:?}") });
+        let reply = self.reply(connection, request).unwrap_or_else(StoreError::reply);
         match reply.encode(head) {
             Ok(encoded) => Answer::Encoded(encoded),
             Err(error) => {
@@ -93,47 +82,44 @@ impl World {
         }
     }
 
-    fn reply(&mut self, connection: usize, request: &Request) -> Result<Reply, PoolRefusal> {
-        let (number, made) = (self.connections[connection].target, self.plan.made);
-        let target = &self.targets[number];
+    fn reply(&mut self, connection: usize, request: Request) -> Result<Reply, StoreError> {
+        let number = self.connections[connection].target;
         match request {
-            Request::Open { access: OpenFor::Write, .. } | Request::TakeOver { .. } => {
-                let (takes_over, claim) = match request {
-                    Request::TakeOver { silent_ms, claim, .. } => (*silent_ms != u64::MAX, *claim),
-                    _ => (false, Claim::None),
-                };
-                match self.open(connection, takes_over, claim) {
-                    Answer::Opened(_) => Ok(self.targets[number].opened(made)),
-                    Answer::Busy => Err(PoolRefusal::Busy),
-                    _ => Err(PoolRefusal::NotFound),
-                }
+            Request::Open { access: OpenFor::Read, .. } => {
+                self.check_there(number)?;
+                let replica = self.opened(number, OpenFor::Read)?;
+                Ok(self.told(number, &replica))
             }
-            Request::Open { .. } if target.is_there => Ok(target.opened(made)),
-            Request::Info { name } if target.is_there => Ok(target.info(name, made)),
-            Request::Open { .. } | Request::Info { .. } => Err(PoolRefusal::NotFound),
-            Request::Roster { offset } => {
-                let encoded = target.roster.as_ref().and_then(|roster| roster.encode().ok());
-                let encoded = encoded.filter(|_| target.is_there).ok_or(PoolRefusal::NotFound)?;
-                Ok(Reply::Roster(RosterPart::of(&encoded, *offset)))
+            Request::Open { .. } => {
+                self.open(connection, None)?;
+                Ok(self.told_writer(number))
+            }
+            Request::TakeOver { silent_ms, claim, .. } => {
+                self.take_over(connection, Duration::from_millis(silent_ms), claim)?;
+                Ok(self.told_writer(number))
+            }
+            Request::Info { name } => {
+                self.check_there(number)?;
+                Ok(self.targets[number].info(&name))
             }
             Request::Domain => Ok(Reply::Domain(None)),
-            _ if target.open_by != Some(connection) => Err(PoolRefusal::NotFound),
-            Request::SetRoster { offset, part } => {
-                let kept = &mut self.connections[connection].roster_parts;
-                kept.truncate((*offset).into());
-                kept.extend_from_slice(&part.bytes);
-                if kept.len() < part.len_bytes.into() {
-                    return Ok(Reply::RosterSet);
-                }
-                let roster = Roster::decode(&std::mem::take(kept)).map_err(|_| PoolRefusal::Failed)?;
-                self.keep(number, &Rc::new(roster))
+            request => {
+                let is_open = self.targets[number].open_by() == Some(connection);
+                let is_taken = is_open && OpenReplica::<TargetRules>::takes(&request);
+                let served = if is_taken { self.serve_open(number, &request) } else { None };
+                served.unwrap_or_else(|| Ok(Reply::Refused { code: ServiceCode::NotOpen as u16, text: String::new() }))
             }
-            request => self.tell(number, request),
         }
     }
-}
 
-/// The code of a target's store by which an initiator knows this refusal.
-fn code_of(refusal: PoolRefusal) -> u16 {
-    (0..=u16::MAX).find(|code| PoolRefusal::from_code(*code) == refusal).unwrap_or(u16::MAX)
+    fn told_writer(&mut self, number: usize) -> Reply {
+        let replica = self.targets[number].open.as_ref().expect("it is open").replica.clone();
+        self.told(number, &replica)
+    }
+
+    /// What tells an initiator that a replica is open.
+    fn told(&mut self, number: usize, replica: &OpenReplica<TargetRules>) -> Reply {
+        let map = replica.map().and_then(|output| OnMedia::new(self, number).perform(output).ok());
+        replica.told(Vec::new(), None, map.as_deref())
+    }
 }

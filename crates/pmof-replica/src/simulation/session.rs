@@ -613,7 +613,7 @@ impl Session {
         let mut world = self.world.borrow_mut();
         let is_reached = |member: &&Rc<Member>| {
             let target = &world.targets[member.target];
-            member.state().is_in_sync() && target.open_by.is_some() && target.open_by == member.connection
+            member.state().is_in_sync() && target.open.is_some() && target.open_by() == member.connection
         };
         let reached: Vec<_> = members.iter().filter(is_reached).collect();
         let all: Vec<_> = reached.iter().map(|member| sound(&world.targets[member.target].durable)).collect();

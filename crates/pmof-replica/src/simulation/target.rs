@@ -1,16 +1,21 @@
 //! Targets with their media: what they are asked, and what they keep.
 
-use std::rc::Rc;
+use std::{rc::Rc, time::Duration};
 
-use pmof_control::{Claim, PoolRefusal, PoolState, Reply, Request, Roster};
+use pmof_access::Durability;
+use pmof_control::{Claim, OpenFor, PoolState, Reply, Request, Roster};
+use pmof_target::{
+    StoreError,
+    engine::{Failure, Fencing, Holder, OpenReplica, Opening, Verdict, judge, run},
+};
 use uuid::Uuid;
 
 use super::{
     areas::Areas,
     faults::Fault,
+    media::{Media, OnHolder, OnMedia, TargetRules, pool_name},
     names::{ReplicaId, fresh},
     plan::{Control, PAGES, WORDS},
-    state_page::{Progress, StatePage},
     truth::{Page, Pages, is_rotten},
     versions::Version,
     world::World,
@@ -80,6 +85,8 @@ pub(super) struct Target {
     pub(super) is_there: bool,
     pub(super) index: u16,
     pub(super) replica_uuid: Uuid,
+    /// Replicas of the pool when it was made.
+    pub(super) count: u16,
     pub(super) roster: Option<Rc<Roster>>,
     /// It has no data.
     pub(super) is_witness: bool,
@@ -90,17 +97,14 @@ pub(super) struct Target {
     /// How often its machine was started anew.
     pub(super) boots: u64,
     pub(super) state: PoolState,
-    /// What the file has of that.
-    pub(super) page: StatePage,
+    /// What its file has, of which the state and the roster are read.
+    pub(super) media: Media,
     pub(super) durable: Pages,
     pub(super) cache: Pages,
-    /// The connection that has it open.
-    pub(super) open_by: Option<usize>,
-    has_begun: bool,
-    /// The epoch by which whoever has it open took it over.
-    named_epoch: Option<Uuid>,
+    /// Who has it open.
+    pub(super) open: Option<Held>,
     pub(super) is_up: bool,
-    pub(super) copies: Vec<(StatePage, PoolState, Pages)>,
+    pub(super) copies: Vec<(Media, PoolState, Pages)>,
     /// The next flush fails; the next state is not written, or written and refused.
     pub(super) fails_flush: bool,
     pub(super) fails_state: bool,
@@ -110,13 +114,20 @@ pub(super) struct Target {
     pub(super) is_paused: bool,
     pub(super) resumed_at: u64,
     /// A flush failed: all that follow do, until the replica is opened anew.
-    is_poisoned: bool,
+    pub(super) is_poisoned: bool,
     /// What is flushed finds no room, or not for all.
     pub(super) is_full: bool,
     /// It was put back to an older copy, and does not know yet that it is behind.
     pub(super) restored: Option<Restored>,
     /// How often it was put back.
     pub(super) restored_times: u64,
+}
+
+/// A replica that a connection has open.
+#[derive(Clone, Debug)]
+pub(super) struct Held {
+    pub(super) by: usize,
+    pub(super) replica: OpenReplica<TargetRules>,
 }
 
 /// What was put back to an older copy.
@@ -135,18 +146,17 @@ impl Target {
             is_there,
             index,
             replica_uuid: fresh(),
+            count: state.epoch.members.count_ones() as u16,
             roster: None,
             is_witness: false,
             areas: None,
             version: Version::Here,
             boots: 0,
-            page: StatePage::made(&state),
+            media: Media::made(&state, None),
             state,
             durable: [[0; WORDS]; PAGES],
             cache: [[0; WORDS]; PAGES],
-            open_by: None,
-            has_begun: false,
-            named_epoch: None,
+            open: None,
             is_up: true,
             copies: Vec::new(),
             fails_flush: false,
@@ -166,10 +176,9 @@ impl Target {
         Replica { index, uuid: replica_uuid, state: state.clone() }
     }
 
-    /// As `OpenPool::is_epoch_of_writer`.
-    fn is_epoch_of_writer(&self, epoch: Uuid, control: Option<Control>) -> bool {
-        let has_begun = self.has_begun || control == Some(Control::FoundEpochNames);
-        self.named_epoch == Some(epoch) || (has_begun && self.state.epoch.id == epoch)
+    /// The connection that has it open.
+    pub(super) fn open_by(&self) -> Option<usize> {
+        self.open.as_ref().map(|held| held.by)
     }
 
     /// What it answers where it, or what lies there, is of another version.
@@ -181,12 +190,6 @@ impl Target {
         };
         let is_other = self.version != Version::Here;
         if is_refused && is_other { self.version.refusal((self.replica_uuid, self.index)) } else { None }
-    }
-
-    fn opened_by(&mut self, connection: usize, named_epoch: Option<Uuid>) -> Answer {
-        (self.open_by, self.named_epoch) = (Some(connection), named_epoch);
-        (self.has_begun, self.is_poisoned) = (false, false);
-        Answer::Opened(Box::new(self.replica()))
     }
 }
 
@@ -202,46 +205,77 @@ impl World {
         }
     }
 
-    pub(super) fn open(&mut self, connection: usize, takes_over: bool, claim: Claim) -> Answer {
+    /// Opens the replica for a connection, or takes it from whoever has it open and was silent for so long, or is named.
+    pub(super) fn take_over(&mut self, connection: usize, silence: Duration, claim: Claim) -> Result<(), StoreError> {
         let number = self.connections[connection].target;
-        let (writer, is_left) = (self.connections[connection].writer, !self.connections[connection].is_open_here);
-        let (may_judge, control) = (self.may_judge(writer, number), self.control);
+        let writer = self.connections[connection].writer;
         if self.targets[number].version.is_served() {
             self.count(Fault::VersionServed);
         }
-        let target = &mut self.targets[number];
-        if !target.is_there {
-            return Answer::NotFound;
+        self.check_there(number)?;
+        let Some(held) = self.targets[number].open.clone().filter(|_| self.may_judge(writer, number)) else {
+            return self.open(connection, claim.own());
+        };
+        let silent_for = Duration::ZERO;
+        let holder = Holder { replica: Some(&held.replica), silent_for };
+        if judge(&holder, silence, claim) != Verdict::Fenced {
+            return Err(self.busy(connection));
         }
-        let holder = target.open_by;
-        let is_claimed = claim.epoch().is_some_and(|epoch| target.is_epoch_of_writer(epoch, control));
-        if (holder.is_some() && !takes_over && !is_claimed) || !may_judge {
-            if is_left || holder.is_some_and(|by| !self.connections[by].is_open_here) {
-                self.count(Fault::LateNotice);
-            }
-            return Answer::Busy;
+        let takes_over = silent_for >= silence;
+        self.count(match claim {
+            _ if takes_over => Fault::TakenOver,
+            Claim::Superseded(_) => Fault::SupersededEnded,
+            Claim::Own(_) | Claim::None => Fault::TakenFromOwnConnection,
+        });
+        let held_by = self.connections[held.by].writer;
+        let may_be = matches!(claim, Claim::Superseded(_)) && !self.truth.is_newest_of(held_by);
+        if self.connections[held.by].is_open_here && !takes_over && held_by != writer && !may_be {
+            self.truth.violate(|| format!("w{writer} takes t{number} from its successor"));
         }
-        if let Some(holder) = holder {
-            self.count(match claim {
-                _ if takes_over => Fault::TakenOver,
-                Claim::Superseded(_) => Fault::SupersededEnded,
-                Claim::Own(_) | Claim::None => Fault::TakenFromOwnConnection,
-            });
-            let held_by = self.connections[holder].writer;
-            let may_be = matches!(claim, Claim::Superseded(_)) && !self.truth.is_newest_of(held_by);
-            if self.connections[holder].is_open_here && !takes_over && held_by != writer && !may_be {
-                self.truth.violate(|| format!("w{writer} takes t{number} from its successor"));
-            }
-            if self.control != Some(Control::NotFenced) {
-                self.end_there(holder);
-            }
+        self.targets[number].open = None;
+        let fenced = run(Fencing::new(false), &mut OnHolder { world: self, number, holder: held.by });
+        self.read_media(number);
+        fenced.map_err(of_target)?;
+        let replica = held.replica.handed_over().named_by(claim.own());
+        self.targets[number].open = Some(Held { by: connection, replica });
+        Ok(())
+    }
+
+    /// Opens the replica, which nobody has open.
+    pub(super) fn open(&mut self, connection: usize, named_epoch: Option<Uuid>) -> Result<(), StoreError> {
+        let number = self.connections[connection].target;
+        self.check_there(number)?;
+        if self.targets[number].open.is_some() || !self.may_judge(self.connections[connection].writer, number) {
+            return Err(self.busy(connection));
         }
-        self.read_state_to_write(number);
-        let target = &mut self.targets[number];
-        if target.state.is_open {
-            target.durable = target.cache;
+        let replica = self.opened(number, OpenFor::Write)?.named_by(named_epoch);
+        self.targets[number].open = Some(Held { by: connection, replica });
+        Ok(())
+    }
+
+    /// The replica of a target as its engine opens it.
+    pub(super) fn opened(&mut self, number: usize, access: OpenFor) -> Result<OpenReplica<TargetRules>, StoreError> {
+        if access == OpenFor::Write {
+            self.targets[number].is_poisoned = false;
         }
-        target.opened_by(connection, claim.own())
+        let opening = Opening::new(access, false, TargetRules(self.control));
+        let opened = run(opening, &mut OnMedia::new(self, number));
+        self.read_media(number);
+        opened.map_err(of_target)
+    }
+
+    fn busy(&mut self, connection: usize) -> StoreError {
+        let holder = self.targets[self.connections[connection].target].open_by();
+        let has_left = |connection: usize| !self.connections[connection].is_open_here;
+        if has_left(connection) || holder.is_some_and(has_left) {
+            self.count(Fault::LateNotice);
+        }
+        StoreError::Busy { name: pool_name(), holder: format!("{holder:?}") }
+    }
+
+    pub(super) fn check_there(&self, number: usize) -> Result<(), StoreError> {
+        let not_found = || StoreError::NotFound { name: pool_name(), root: "/".into() };
+        if self.targets[number].is_there { Ok(()) } else { Err(not_found()) }
     }
 
     fn create(&mut self, connection: usize, (index, count): (u16, u16), is_witness: bool) -> Answer {
@@ -252,9 +286,32 @@ impl World {
         }
         *target =
             Target { is_witness, boots: target.boots, ..Target::new(index, PoolState::new(fresh(), count), true) };
-        let answer = target.opened_by(connection, None);
-        target.has_begun = true;
-        answer
+        let replica = OpenReplica::made(target.header(), target.state.clone(), TargetRules(self.control));
+        target.open = Some(Held { by: connection, replica });
+        Answer::Opened(Box::new(target.replica()))
+    }
+
+    /// Makes durable what the page cache has, if it can be.
+    pub(super) fn flush(&mut self, number: usize) -> bool {
+        let target = &mut self.targets[number];
+        if target.is_poisoned {
+            return false;
+        }
+        if std::mem::take(&mut target.fails_flush) {
+            target.is_poisoned = true;
+            // The kernel forgets what it could not write.
+            target.cache = target.durable;
+            self.count(Fault::FlushFailed);
+            return false;
+        }
+        if target.is_full && target.cache != target.durable {
+            target.is_poisoned = true;
+            self.count(Fault::DiskFull);
+            self.drop_unflushed(number);
+            return false;
+        }
+        target.durable = target.cache;
+        true
     }
 
     pub(super) fn handle(&mut self, index: usize, message: &Message) -> Option<Answer> {
@@ -264,7 +321,15 @@ impl World {
             return Some(Answer::OtherVersion(self.targets[number].version, reply));
         }
         match message {
-            Message::Open { takes_over, claim } => return Some(self.open(index, *takes_over, *claim)),
+            Message::Open { takes_over, claim } => {
+                let silence = if *takes_over { Duration::ZERO } else { Duration::MAX };
+                return Some(match self.take_over(index, silence, *claim) {
+                    Ok(()) => Answer::Opened(Box::new(self.targets[number].replica())),
+                    Err(StoreError::Busy { .. }) => Answer::Busy,
+                    Err(StoreError::NotFound { .. }) => Answer::NotFound,
+                    Err(_) => Answer::Refused,
+                });
+            }
             Message::Encoded(request) => return Some(self.serve(index, request)),
             Message::Create { index: replica, count, is_witness } => {
                 return Some(self.create(index, (*replica, *count), *is_witness));
@@ -274,18 +339,18 @@ impl World {
         let target = &mut self.targets[number];
         match message {
             Message::Info if target.is_there => {
-                return Some(Answer::Info { replica: Box::new(target.replica()), is_open: target.open_by.is_some() });
+                return Some(Answer::Info { replica: Box::new(target.replica()), is_open: target.open.is_some() });
             }
             Message::Remove(replica)
                 if target.is_there
                     && target.replica_uuid == replica.0
-                    && target.open_by.is_none_or(|by| by == index) =>
+                    && target.open_by().is_none_or(|by| by == index) =>
             {
-                (target.is_there, target.open_by, target.version) = (false, None, Version::Here);
+                (target.is_there, target.open, target.version) = (false, None, Version::Here);
                 return Some(Answer::Removed);
             }
             Message::Info | Message::Remove(_) => return Some(Answer::Refused),
-            _ if target.open_by != Some(index) && self.control != Some(Control::NotFenced) => {
+            _ if target.open_by() != Some(index) && self.control != Some(Control::NotFenced) => {
                 return Some(Answer::Refused);
             }
             _ => {}
@@ -304,24 +369,7 @@ impl World {
                 }
                 None
             }
-            Message::Flush if target.is_poisoned => Some(Answer::Refused),
-            Message::Flush if std::mem::take(&mut target.fails_flush) => {
-                target.is_poisoned = true;
-                // The kernel forgets what it could not write.
-                target.cache = target.durable;
-                self.count(Fault::FlushFailed);
-                Some(Answer::Refused)
-            }
-            Message::Flush if target.is_full && target.cache != target.durable => {
-                target.is_poisoned = true;
-                self.count(Fault::DiskFull);
-                self.drop_unflushed(number);
-                Some(Answer::Refused)
-            }
-            Message::Flush => {
-                target.durable = target.cache;
-                Some(Answer::Flushed)
-            }
+            Message::Flush => Some(if self.flush(number) { Answer::Flushed } else { Answer::Refused }),
             Message::Read if std::mem::take(&mut target.fails_read) => {
                 self.count(Fault::ReadFailed);
                 Some(Answer::Refused)
@@ -330,61 +378,25 @@ impl World {
         }
     }
 
-    pub(super) fn keep(&mut self, number: usize, roster: &Rc<Roster>) -> Result<Reply, PoolRefusal> {
-        if std::mem::take(&mut self.targets[number].fails_state) {
-            let is_written = self.random.once_in(2);
-            self.count(if is_written { Fault::RosterWrittenAndRefused } else { Fault::RosterNotWritten });
-            if is_written {
-                self.targets[number].roster = Some(Rc::clone(roster));
-            }
-            return Err(PoolRefusal::Failed);
+    /// Carries out what is asked of the replica that the connection has open, which a close lets go of.
+    pub(super) fn serve_open(&mut self, number: usize, request: &Request) -> Option<Result<Reply, StoreError>> {
+        let mut held = self.targets[number].open.take()?;
+        let serving = held.replica.serve(request.clone(), Some(Durability::PowerFailure));
+        let served = run(serving, &mut OnMedia::new(self, number)).map_err(of_target);
+        if !matches!(request, Request::Close { .. }) {
+            self.targets[number].open = Some(held);
         }
-        self.targets[number].roster = Some(Rc::clone(roster));
-        Ok(Reply::RosterSet)
+        self.read_media(number);
+        if matches!(served, Ok(Reply::Confirmed)) {
+            self.targets[number].restored = None;
+        }
+        Some(served)
     }
+}
 
-    /// The target's own change of its state, by the methods that it ships.
-    pub(super) fn tell(&mut self, number: usize, request: &Request) -> Result<Reply, PoolRefusal> {
-        let control = self.control;
-        let target = &mut self.targets[number];
-        let (state, reply) = match request {
-            Request::Begin { opening, epoch, ancestors } => {
-                (Some(target.state.begun(target.index, *epoch, *opening, ancestors)), Reply::Begun)
-            }
-            Request::Confirm { epoch } => match target.state.confirmed(target.index, *epoch) {
-                Some(state) => (Some(state), Reply::Confirmed),
-                None => return Err(PoolRefusal::Failed),
-            },
-            Request::Mark { mark } => (target.state.raised(*mark), Reply::Marked),
-            Request::Close { in_order } => {
-                target.open_by = None;
-                let closes = *in_order && target.has_begun && target.state.is_open && !target.is_poisoned;
-                (closes.then(|| target.state.closed()), Reply::Closed)
-            }
-            _ => return Err(PoolRefusal::Failed),
-        };
-        let Some(state) = state else {
-            if matches!(request, Request::Close { .. }) {
-                self.read_state(number);
-            }
-            return Ok(reply);
-        };
-        if matches!(request, Request::Close { .. }) {
-            target.durable = target.cache;
-        } else if std::mem::take(&mut target.fails_state) {
-            let is_written = self.random.once_in(2);
-            self.count(if is_written { Fault::StateWrittenAndRefused } else { Fault::StateNotWritten });
-            self.fail_to_write_state(number, &state, is_written);
-            return Err(PoolRefusal::Failed);
-        }
-        if matches!(request, Request::Begin { .. }) {
-            target.has_begun = true;
-        }
-        if matches!(request, Request::Confirm { .. }) {
-            target.restored = None;
-        }
-        target.page.write(&state, Progress::Both, control);
-        target.state = state;
-        Ok(reply)
+fn of_target(failure: Failure<StoreError>) -> StoreError {
+    match failure {
+        Failure::Refused(refusal) => StoreError::of_refusal(&pool_name(), refusal),
+        Failure::Failed(error) => error,
     }
 }

@@ -12,10 +12,10 @@ use pmof_control::{Claim, OpenFor, PoolState, Reply, Request, Role, Roster, Rost
 use super::{
     areas::Areas,
     faults::Fault,
+    media::Media,
     names,
     plan::{Control, Plan},
     random::Random,
-    state_page::StatePage,
     target::{Answer, Message, Restored, Target},
     truth::Truth,
 };
@@ -36,8 +36,6 @@ pub(super) struct Connection {
     pub(super) replies: VecDeque<(u64, Answer)>,
     /// How often its target had been put back to an older copy when it was made.
     restored_times: u64,
-    /// What has come of a roster in parts.
-    pub(super) roster_parts: Vec<u8>,
     /// The version of its requests, at the target.
     pub(super) version: SettledVersion,
     /// The next control message arrives twice.
@@ -138,10 +136,10 @@ impl World {
             (target.is_there, target.index, target.areas) = (true, index, Some(Box::new(Areas::new())));
             // It knows that it is behind.
             target.state.is_behind = true;
-            target.page = StatePage::made(&target.state);
         }
         let roster = Rc::new(roster);
         for target in targets.iter_mut().filter(|target| target.is_there) {
+            target.media = Media::made(&target.state, Some(&roster));
             target.roster = Some(Rc::clone(&roster));
         }
         let mut random = Random::new(seed);
@@ -215,7 +213,6 @@ impl World {
             requests,
             replies,
             restored_times: self.targets[target].restored_times,
-            roster_parts: Vec::new(),
             version: SettledVersion::default(),
             duplicates: false,
         });
@@ -227,7 +224,7 @@ impl World {
     /// marks since; of one that is behind, whose word on epochs counts, by all others together.
     pub(super) fn may_judge(&self, writer: usize, target: usize) -> bool {
         let is_own = |connection: &Connection| connection.writer == writer && connection.is_open_here;
-        let has = |of: &Target| of.open_by.is_some_and(|open_by| is_own(&self.connections[open_by]));
+        let has = |of: &Target| of.open_by().is_some_and(|open_by| is_own(&self.connections[open_by]));
         let mut others = self.targets[..self.plan.made]
             .iter()
             .enumerate()
@@ -379,7 +376,7 @@ impl World {
     pub(super) fn is_served(&self, index: usize) -> bool {
         let connection = &self.connections[index];
         let (target, link) = (&self.targets[connection.target], self.links[connection.writer][connection.target]);
-        let is_open = connection.is_open_here && connection.is_open_there && target.open_by == Some(index);
+        let is_open = connection.is_open_here && connection.is_open_there && target.open_by() == Some(index);
         is_open && target.is_up && !target.is_paused && !link.requests_blocked && !link.replies_blocked
     }
 
@@ -390,9 +387,9 @@ impl World {
         }
         let target = &mut self.targets[connection.target];
         let target_number = connection.target;
-        if target.open_by == Some(index) {
-            target.open_by = None;
-            self.read_state(target_number);
+        if target.open_by() == Some(index) {
+            target.open = None;
+            self.read_media(target_number);
         }
     }
 }

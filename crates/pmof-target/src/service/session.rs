@@ -508,7 +508,7 @@ impl Session {
             pool.data_len_bytes(),
             access,
         )?;
-        let reply = requests::opened(&pool, region.descriptor().to_vec(), stores.domain.clone());
+        let reply = pool.told(region.descriptor().to_vec(), stores.domain.clone());
         let lease = Lease::new(&self.connection, self.holder(), region, pool);
         stores.leases.add(&lease);
         self.open = Some(Open::Pool(lease));

@@ -1,11 +1,4 @@
-//! A pool is taken away from the connection that has it open for writing, and given to another one.
-//!
-//! The order is what makes it safe. Nothing is granted before all of it is done:
-//!
-//! 1. what can refuse the takeover is asked first, while the old writer is unharmed: the level, and the room for a copy where one is needed;
-//! 2. the old connection ends: what it has in flight is not carried out, and no success that comes later is told;
-//! 3. its region is revoked: the device's key is gone, and a process that has the memory mapped reads that it is fenced;
-//! 4. where such a process lives, the pool moves to another file, since its late stores reach the old one whatever it reads.
+//! A pool is taken away from the connection that has it open for writing, and given to another one: what the engine decides of that is performed here.
 
 use std::{sync::Arc, time::Duration};
 
@@ -18,7 +11,9 @@ use super::{
     session::{Host, Session, Stores, note_lost_file},
 };
 use crate::{
-    OpenPool, StoreError, events,
+    OpenPool, StoreError,
+    engine::{Driver, Failure, Fencing, FencingOutput, Holder, Verdict, judge, run},
+    events,
     refused::Refused,
     store::{NotHandedOver, OpenTerms, PoolStore, Replacement},
 };
@@ -47,26 +42,30 @@ impl Session {
             return self.open_for_writing(stores, name, terms).map_err(not_ours);
         };
         let is_served = || busy(&lease, "a request of it is being carried out");
-        // Who is waited for is not silent. One that is to go at once is waited for.
+        let silent_for = lease.silent_for();
+        let judge = |pool: Option<&OpenPool>| {
+            judge(&Holder { replica: pool.map(OpenPool::replica), silent_for }, terms.silence, terms.claim)
+        };
         let mut held = match lease.try_lock() {
             Some(held) => held,
-            None if terms.silence.is_zero() => lease.lock(),
+            None if judge(None) == Verdict::Awaited => lease.lock(),
             None => return Err(is_served()),
         };
         let Some(Held { pool, .. }) = &*held else {
             drop(held);
             return self.open_for_writing(stores, name, terms).map_err(not_ours);
         };
-        let silent_for = lease.silent_for();
-        // Where another one has it open by now, the epoch is none of that one's.
-        let is_claimed = terms.claim.epoch().is_some_and(|epoch| pool.is_epoch_of_writer(epoch));
-        if !is_claimed && silent_for < terms.silence {
-            let heard = format!("it was heard {} ms ago", silent_for.as_millis());
-            let why = match terms.silence {
-                NO_SILENCE => format!("{heard}, and whoever asks has named no epoch of it"),
-                silence => format!("{heard}, and is taken over after {} ms", silence.as_millis()),
-            };
-            return Err(busy(&lease, &why));
+        match judge(Some(pool)) {
+            Verdict::Fenced => {}
+            Verdict::Awaited | Verdict::Served => return Err(is_served()),
+            Verdict::Heard => {
+                let heard = format!("it was heard {} ms ago", silent_for.as_millis());
+                let why = match terms.silence {
+                    NO_SILENCE => format!("{heard}, and whoever asks has named no epoch of it"),
+                    silence => format!("{heard}, and is taken over after {} ms", silence.as_millis()),
+                };
+                return Err(busy(&lease, &why));
+            }
         }
         pool.require(terms.require)?;
         let Some(of_old) = held.take() else { return Err(is_served()) };
@@ -111,41 +110,72 @@ struct Failed {
 
 /// Takes the pool from its holder. On return nothing that this one does reaches it.
 fn fence(stores: &Stores, lease: &Arc<Lease>, held: Held, holder: &str) -> Result<OpenPool, Box<Failed>> {
-    let Stores { pools, leases, .. } = stores;
-    let is_mapped = |held: &Held| held.region.as_ref().is_none_or(Region::is_mapped_for_writing);
-    let prepare = |pool: &OpenPool| room_for_a_copy(pools, lease, pool);
-    let mut replacement = None;
-    if is_mapped(&held) && lease.may_store() {
-        match prepare(&held.pool) {
-            Ok(room) => replacement = Some(room),
-            Err(error) => return Err(Box::new(Failed { kept: Some(held), error })),
-        }
-    }
-    // Who is fenced asks at once who has the pool now, over another connection.
-    pools.set_holder(&lease.name, holder.to_owned());
-    lease.connection.fence();
     let Held { region, pool } = held;
-    if region.as_ref().is_some_and(Region::fence_ends_connections) {
-        lease.connection.wait_closed(FENCED_TIMEOUT);
-    }
-    // It may have been mapped just before, and unmapped since; or handed on, as a fork does, by a process that has ended.
-    let was_mapped = region.is_none_or(Region::fence);
-    if !(was_mapped && pool.is_mapped_elsewhere(|| lease.may_store())) {
-        replacement = None;
-    } else if replacement.is_none() {
-        match prepare(&pool) {
-            Ok(room) => replacement = Some(room),
-            Err(error) => return Err(stays(stores, lease, holder, Some(pool), error)),
+    let is_mapped = region.as_ref().is_none_or(Region::is_mapped_for_writing);
+    let fencing = Fencing::new(is_mapped && lease.may_store());
+    let mut driver = OnHolder { stores, lease, holder, is_fenced: false, region, pool: Some(pool), room: None };
+    let ran = run(fencing, &mut driver);
+    let OnHolder { is_fenced, region, pool, .. } = driver;
+    match (ran, pool) {
+        (Ok(()), Some(pool)) => Ok(pool),
+        (Err(Failure::Failed(error)), pool) if is_fenced => Err(stays(stores, lease, holder, pool, error)),
+        (Err(Failure::Failed(error)), pool) => {
+            Err(Box::new(Failed { kept: pool.map(|pool| Held { region, pool }), error }))
         }
+        (Ok(()) | Err(Failure::Refused(_)), _) => panic!("a holder is fenced, or something failed"),
     }
-    if replacement.is_some() {
-        // Their file is about to be cut. One that is in the middle of a read meets the end of it, which is an error there.
-        leases.end_readers(&lease.name);
+}
+
+/// The holder of a pool that another connection takes over.
+struct OnHolder<'h> {
+    stores: &'h Stores,
+    lease: &'h Arc<Lease>,
+    /// The successor.
+    holder: &'h str,
+    is_fenced: bool,
+    region: Option<Region>,
+    pool: Option<OpenPool>,
+    room: Option<Replacement>,
+}
+
+impl Driver<FencingOutput, bool> for OnHolder<'_> {
+    type Error = StoreError;
+
+    fn perform(&mut self, output: FencingOutput) -> Result<bool, StoreError> {
+        let Self { lease, stores: Stores { pools, leases, .. }, .. } = *self;
+        match output {
+            FencingOutput::PrepareCopy => {
+                self.room = self.pool.as_ref().map(|pool| room_for_a_copy(pools, lease, pool)).transpose()?;
+            }
+            FencingOutput::NameSuccessor => pools.set_holder(&lease.name, self.holder.to_owned()),
+            FencingOutput::EndConnection => {
+                self.is_fenced = true;
+                lease.connection.fence();
+                if self.region.as_ref().is_some_and(Region::fence_ends_connections) {
+                    lease.connection.wait_closed(FENCED_TIMEOUT);
+                }
+            }
+            FencingOutput::Revoke => return Ok(self.region.take().is_none_or(Region::fence)),
+            FencingOutput::FindMapping => {
+                let is_mapped = |pool: &OpenPool| pool.is_mapped_elsewhere(|| lease.may_store());
+                return Ok(self.pool.as_ref().is_some_and(is_mapped));
+            }
+            FencingOutput::EndReaders => leases.end_readers(&lease.name),
+            FencingOutput::HandOver { moves } => {
+                let room = self.room.take().filter(|_| moves);
+                let Some(pool) = self.pool.take() else { return Ok(false) };
+                match pools.hand_over(pool, room, self.holder.to_owned()) {
+                    Ok(pool) => self.pool = Some(pool),
+                    Err(failed) => {
+                        let NotHandedOver { kept, error } = *failed;
+                        self.pool = kept;
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Ok(false)
     }
-    pools.hand_over(pool, replacement, holder.to_owned()).map_err(|failed| {
-        let NotHandedOver { kept, error } = *failed;
-        stays(stores, lease, holder, kept, error)
-    })
 }
 
 /// The old holder is fenced, and the new one has not got the pool.

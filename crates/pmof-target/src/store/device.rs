@@ -23,10 +23,12 @@ use super::{
     OpenPool, PoolStore, StoreError, Unpublished, Writer, check_level, check_replica,
     former::stays_mapped,
     no_file, root,
-    roster::KeptRoster,
-    state::{FIRST_SEQUENCE, MADE_SEQUENCE, new_header, write_state},
+    state::{new_header, write_state},
 };
-use crate::holder::{holder_of_file, processes_that_map};
+use crate::{
+    engine::{FIRST_SEQUENCE, OpenReplica, ShippedRules},
+    holder::{holder_of_file, processes_that_map},
+};
 
 /// The first word of a device with a pool, and of one where a pool is made or removed.
 const POOL_WORD: u64 = u64::from_le_bytes(pmof_terms::NATIVE_MAGIC);
@@ -216,22 +218,8 @@ impl PoolStore {
         let (header, state) = (new_header(new), PoolState::new(new.epoch, new.replica_count));
         let unfinished = UnfinishedDevice::begin(&memory, &header, &state, needed_bytes);
         let unpublished = Some(Unpublished::Device(unfinished.map_err(|error| device.failed(error))?));
-        let (name, sequence) = (device.name.clone(), MADE_SEQUENCE);
-        let (keeps_intent, has_begun, named_epoch, access) = (false, true, None, OpenFor::Write);
-        let roster = KeptRoster::made(new.replica_count);
-        Ok(OpenPool {
-            name,
-            header,
-            state,
-            sequence,
-            keeps_intent,
-            roster,
-            has_begun,
-            named_epoch,
-            access,
-            memory,
-            unpublished,
-        })
+        let replica = OpenReplica::made(header, state, ShippedRules);
+        Ok(OpenPool { name: device.name.clone(), replica, memory, unpublished })
     }
 
     /// Maps a device with a pool, and makes it this process's to write.
@@ -306,7 +294,7 @@ impl PoolStore {
             Holds::Nothing => return Err(device.not_found()),
             Holds::Unusable(error) => return Err(device.unusable(error)),
         };
-        let (_, state, _) = self.read_head(&device.name, &memory)?;
+        let state = self.read_head(&device.name, &memory)?.state;
         let file = device.file(&memory)?;
         let is_locked = root::is_locked(file).map_err(|source| StoreError::Io {
             call: "flock",

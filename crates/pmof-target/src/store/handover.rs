@@ -72,7 +72,7 @@ impl PoolStore {
         replacement: Option<Replacement>,
         holder: String,
     ) -> Result<OpenPool, Box<NotHandedOver>> {
-        assert!(pool.access == OpenFor::Write && pool.unpublished.is_none(), "a pool that somebody writes");
+        assert!(pool.access() == OpenFor::Write && pool.unpublished.is_none(), "a pool that somebody writes");
         if let Some(Replacement { file, memory }) = replacement {
             pool = self.replace(pool, file, memory)?;
         } else {
@@ -80,7 +80,7 @@ impl PoolStore {
             let kept = self.check_named(&pool).and_then(|()| durable());
             kept.map_err(|error| Box::new(NotHandedOver { kept: None, error }))?;
         }
-        (pool.keeps_intent, pool.has_begun) = (false, false);
+        pool.replica = pool.replica.handed_over();
         self.writers().insert(pool.name.clone(), Writer::new(holder, &pool.memory));
         Ok(pool)
     }

@@ -7,7 +7,8 @@ use pmof_control::{
     ROSTER_OFFSET, Roster, STATE_BYTES, STATE_OFFSET,
 };
 
-use super::{PoolStore, StoreError, read_roster, root::Entry};
+use super::{PoolStore, StoreError, root::Entry, roster::read_roster};
+use crate::engine::Head;
 
 /// Header and state.
 const HEAD_BYTES: usize = STATE_OFFSET as usize + STATE_BYTES;
@@ -83,10 +84,10 @@ impl PoolStore {
             .device(name)
             .ok_or_else(|| StoreError::NotFound { name: name.clone(), root: self.root.path().to_owned() })?;
         let memory = device.map(OpenFor::Read)?;
-        let (header, state, _) = self.read_head(name, &memory)?;
-        let roster = read_roster(&memory, &header, OpenFor::Read).map_err(|error| self.memory_error(name, error))?;
+        let Head { header, state, .. } = self.read_head(name, &memory)?;
+        let roster = read_roster(&memory, &header).map_err(|error| self.memory_error(name, error))?;
         let roster = roster.map_err(|source| StoreError::Header { name: name.clone(), source })?;
-        Ok(Surveyed { header, state, roster: roster.roster, is_written })
+        Ok(Surveyed { header, state, roster, is_written })
     }
 }
 

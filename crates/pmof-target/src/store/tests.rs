@@ -9,7 +9,10 @@ use std::{
     thread,
 };
 
-use pmof_control::{DATA_OFFSET, ROSTER_BYTES, ROSTER_OFFSET, Roster, STATE_BYTES, STATE_OFFSET, without_magic};
+use pmof_control::{
+    DATA_OFFSET, Epoch, PoolFormat, ROSTER_BYTES, ROSTER_OFFSET, Reply, Request, RosterPart, STATE_BYTES, STATE_OFFSET,
+    without_magic,
+};
 use pmof_mem::{Declaration, Evidence, Mechanism, MediumKind, causes};
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
@@ -58,6 +61,49 @@ fn create(store: &PoolStore, text: &str) -> OpenPool {
 
 fn open(store: &PoolStore, text: &str, access: OpenFor) -> Result<OpenPool, StoreError> {
     store.open_pool(&name(text), access, "an opener".to_owned())
+}
+
+/// As an initiator asks for it.
+impl OpenPool {
+    fn ask(&mut self, request: Request) -> Result<Reply, StoreError> {
+        self.served(None, request, String::new())
+    }
+
+    fn begin(&mut self, epoch: Epoch, opening: u64, ancestors: &[Epoch]) -> Result<(), StoreError> {
+        self.ask(Request::Begin { opening, epoch, ancestors: ancestors.to_vec() }).map(drop)
+    }
+
+    fn confirm(&mut self, epoch: Uuid) -> Result<(), StoreError> {
+        self.ask(Request::Confirm { epoch }).map(drop)
+    }
+
+    fn raise_mark(&mut self, mark: u64) -> Result<(), StoreError> {
+        self.ask(Request::Mark { mark }).map(drop)
+    }
+
+    fn close(&mut self) -> Result<(), StoreError> {
+        self.ask(Request::Close { in_order: true }).map(drop)
+    }
+
+    fn set_roster(&mut self, roster: &Roster) -> Result<(), StoreError> {
+        let encoded = roster.encode().expect("it fits");
+        RosterPart::requests(&encoded).try_for_each(|request| self.ask(request).map(drop))
+    }
+
+    fn intent(&mut self, first: u16) -> Vec<u32> {
+        match self.ask(Request::Intent { first }) {
+            Ok(Reply::Intent { words, .. }) => words,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn raise_intent(&mut self, first: u16, words: &[u32]) -> Result<(), StoreError> {
+        self.ask(Request::RaiseIntent { first, words: words.to_vec() }).map(drop)
+    }
+
+    fn clear_intent(&mut self, level: Durability, first: u16, words: &[u32]) -> Result<(), StoreError> {
+        self.ask(Request::ClearIntent { level, first, words: words.to_vec() }).map(drop)
+    }
 }
 
 fn entries(root: &Path) -> Vec<String> {

@@ -30,7 +30,7 @@ fn the_memory_stays_where_nobody_else_has_it() {
     let (memory, state) = (pool.medium(), pool.state().clone());
     let pool = store.hand_over(pool, None, "the next".to_owned()).expect("handed over");
     assert!(Arc::ptr_eq(&memory, &pool.medium()));
-    assert_eq!((pool.state(), pool.has_begun, bytes_of(&pool)), (&state, false, *b"stored"));
+    assert_eq!((pool.state(), pool.replica.has_begun(), bytes_of(&pool)), (&state, false, *b"stored"));
     assert_busy(open(&store, "orders", OpenFor::Write), "the next");
 }
 
@@ -46,7 +46,7 @@ fn a_copy_takes_the_place_of_a_file_that_others_have_mapped() {
     assert_busy(open(&store, "orders", OpenFor::Write), "an opener");
     let pool = store.hand_over(pool, Some(space), "the next".to_owned()).expect("handed over");
 
-    assert_eq!((pool.state(), pool.has_begun, bytes_of(&pool)), (&state, false, *b"stored"));
+    assert_eq!((pool.state(), pool.replica.has_begun(), bytes_of(&pool)), (&state, false, *b"stored"));
     assert_ne!(fs::metadata(&path).unwrap().ino(), inode);
     assert_eq!(entries(root.path()), ["orders"]);
     for late in [&mapped, &*old] {

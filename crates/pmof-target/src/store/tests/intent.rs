@@ -4,23 +4,31 @@ use pmof_control::{INTENT_OFFSET, IntentLayout};
 use pmof_mem::{ShadowMedium, shadow::Event};
 
 use super::*;
-use crate::store::intent;
+use crate::{
+    engine::{Change, bits_of, read_map},
+    store::{outputs::perform, settle},
+};
 
 const MIB: u64 = 1 << 20;
 /// Three words of extents.
 const SIZE_BYTES: u64 = 80 * MIB;
 
-type Change = fn(&dyn Medium) -> Result<(), MemError>;
-
 /// The maps that crashes may leave of a change of `old`, `keep` of whose events take place, and those that they may leave at its end.
-fn maps_left(old: [u32; 3], change: Change, keep: impl Fn(&Event) -> bool) -> (Vec<Vec<u32>>, Vec<Vec<u32>>) {
+fn maps_left(
+    old: [u32; 3],
+    (change, new): (Change, [u32; 3]),
+    keep: impl Fn(&Event) -> bool,
+) -> (Vec<Vec<u32>>, Vec<Vec<u32>>) {
     let mut image = vec![0; DATA_OFFSET as usize];
     for (index, bits) in old.into_iter().enumerate() {
         let at = INTENT_OFFSET as usize + 8 * index;
         image[at..at + 8].copy_from_slice(&IntentLayout::encode(index, bits).to_le_bytes());
     }
     let recorded = ShadowMedium::from_image(image.clone(), MediumKind::DevDax).expect("a medium");
-    change(&recorded).expect("changed");
+    let outputs = change.outputs(&map(&recorded), 0, &new);
+    for output in &outputs {
+        perform(&recorded, output).expect("changed");
+    }
     let replayed = ShadowMedium::from_image(image, MediumKind::DevDax).expect("a medium");
     let (mut all, mut last) = (Vec::new(), Vec::new());
     for event in recorded.trace().iter().filter(|event| keep(event)) {
@@ -36,12 +44,16 @@ fn maps_left(old: [u32; 3], change: Change, keep: impl Fn(&Event) -> bool) -> (V
         }
         let map_of = |image: Vec<u8>| {
             let medium = ShadowMedium::from_image(image, MediumKind::DevDax).expect("a medium");
-            intent::read(&medium, SIZE_BYTES).expect("a map")
+            bits_of(&map(&medium))
         };
         last = replayed.crash_images(500).map(map_of).collect();
         all.extend(last.iter().cloned());
     }
     (all, last)
+}
+
+fn map(medium: &dyn Medium) -> Vec<u8> {
+    perform(medium, &read_map(SIZE_BYTES)).expect("a map")
 }
 
 fn has_all(map: &[u32], bits: [u32; 3]) -> bool {
@@ -50,7 +62,7 @@ fn has_all(map: &[u32], bits: [u32; 3]) -> bool {
 
 #[test]
 fn a_crash_takes_back_no_bit_that_was_raised() {
-    let raise: Change = |medium| intent::raise(medium, SIZE_BYTES, 0, &[2, 0, 8]);
+    let raise = (Change::Raise, [2, 0, 8]);
     let (old, new) = ([1, 1 << 31, 0], [3, 1 << 31, 8]);
     let (all, last) = maps_left(old, raise, |_| true);
     assert!(all.iter().all(|map| has_all(map, old)), "{all:?}");
@@ -66,14 +78,14 @@ fn a_crash_takes_back_no_bit_that_was_raised() {
 #[test]
 fn a_crash_in_clearing_leaves_at_least_what_is_to_stay() {
     let (old, stay) = ([7, u32::MAX, 8], [4, 0, 8]);
-    let (all, _) = maps_left(old, |medium| intent::clear(medium, SIZE_BYTES, 0, &[4, 0, 8]), |_| true);
+    let (all, _) = maps_left(old, (Change::Clear, [4, 0, 8]), |_| true);
     assert!(all.iter().all(|map| has_all(map, stay)), "{all:?}");
     assert!(all.contains(&old.to_vec()) && all.contains(&stay.to_vec()));
 }
 
 #[test]
 fn a_wiped_map_says_that_all_may_differ() {
-    let (all, last) = maps_left([7, 0, 8], |medium| intent::wipe(medium, SIZE_BYTES), |_| true);
+    let (all, last) = maps_left([7, 0, 8], (Change::Wipe, [0; 3]), |_| true);
     assert!(all.iter().all(|map| has_all(map, [7, 0, 8])), "{all:?}");
     assert!(last.iter().all(|map| *map == [u32::MAX; 3]), "{last:?}");
 }
@@ -91,21 +103,21 @@ const ALL: [u32; 3] = [u32::MAX; 3];
 #[test]
 fn a_map_is_believed_of_a_writer_that_keeps_it() {
     let (_root, store) = fresh();
-    let pool = big(&store);
-    assert_eq!(pool.intent(0, 9).expect("a map"), ALL, "nobody keeps it");
+    let mut pool = big(&store);
+    assert_eq!(pool.intent(0), ALL, "nobody keeps it");
     drop(pool);
     let mut pool = open(&store, "orders", OpenFor::Write).expect("the pool");
     pool.clear_intent(Durability::PowerFailure, 0, &[0; 3]).expect("cleared");
     pool.begin(epoch(2), 2, &[]).expect("begun");
     pool.raise_intent(1, &[4, 1, 77]).expect("raised");
-    assert_eq!(pool.intent(0, 9).expect("a map"), [0, 4, 1]);
-    assert_eq!((pool.intent(1, 1).expect("a map"), pool.intent(3, 9).expect("a map")), (vec![4], vec![]));
+    assert_eq!(pool.intent(0), [0, 4, 1]);
+    assert_eq!((pool.intent(1), pool.intent(3)), (vec![4, 1], vec![]));
     drop(pool);
     // The next opening sees it, until it writes without keeping it.
     let mut pool = open(&store, "orders", OpenFor::Write).expect("the pool");
-    assert_eq!(pool.intent(0, 9).expect("a map"), [0, 4, 1]);
+    assert_eq!(pool.intent(0), [0, 4, 1]);
     pool.begin(epoch(3), 3, &[]).expect("begun");
-    assert_eq!(pool.intent(0, 9).expect("a map"), ALL);
+    assert_eq!(pool.intent(0), ALL);
     drop(pool);
     let mut reader = open(&store, "orders", OpenFor::Read).expect("the pool");
     assert!(matches!(reader.raise_intent(0, &[1]), Err(StoreError::ReadOnly { .. })));
@@ -118,12 +130,12 @@ fn what_is_less_durable_than_the_medium_can_make_it_keeps_its_bits() {
     let mut pool = big(&store);
     pool.clear_intent(Durability::PowerFailure, 0, &[3; 3]).expect("cleared");
     pool.clear_intent(Durability::Visible, 0, &[4, 0, 0]).expect("kept");
-    assert_eq!(pool.intent(0, 9).expect("a map"), [7, 3, 3]);
+    assert_eq!(pool.intent(0), [7, 3, 3]);
 }
 
 #[test]
 fn settling_a_range_cuts_no_folio() {
-    let settled = |ranges: &[std::ops::Range<u64>]| intent::settled_ranges(ranges, DATA_OFFSET, 81 * MIB);
+    let settled = |ranges: &[std::ops::Range<u64>]| settle::settled_ranges(ranges, DATA_OFFSET, 81 * MIB);
     assert_eq!(settled(&[]), []);
     assert_eq!(settled(&[3 * MIB..4 * MIB, 9 * MIB..10 * MIB]), [2 * MIB..6 * MIB, 8 * MIB..12 * MIB]);
     assert_eq!(settled(&[0..MIB, 2 * MIB..3 * MIB, 79 * MIB..80 * MIB]), [0..4 * MIB, 78 * MIB..81 * MIB]);

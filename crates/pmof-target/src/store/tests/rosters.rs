@@ -1,9 +1,10 @@
 //! The roster of a pool: it is kept, and it is set as a whole.
 
-use pmof_control::{ROSTER_BYTES, ROSTER_OFFSET, ROSTER_PART_BYTES, Request, Role, Roster, RosterMember, RosterPart};
+use pmof_control::{ROSTER_PART_BYTES, Role, RosterMember};
 use pmof_mem::{ShadowMedium, shadow::Event};
 
-use super::{super::roster::write_roster, *};
+use super::{super::outputs::perform, *};
+use crate::engine::stored_durably;
 
 fn member(index: u16) -> RosterMember {
     let url = format!("tcp://host-{index}:7204/{}", "orders".repeat(15));
@@ -27,10 +28,10 @@ fn a_roster_is_kept_and_a_new_pool_has_none_but_those_it_was_made_with() {
     let mut pool = create(&store, "orders");
     let made = pool.roster().clone();
     assert_eq!((made.version, made.members.len()), (0, usize::from(pool.header().replica_count)));
-    pool.set_roster(roster(3)).expect("written");
+    pool.set_roster(&roster(3)).expect("written");
     let mut pool = reopened(&store, pool);
     assert_eq!(*pool.roster(), roster(3));
-    pool.set_roster(roster(2)).expect("written");
+    pool.set_roster(&roster(2)).expect("written");
     let pool = reopened(&store, pool);
     assert_eq!(*pool.roster(), roster(2));
 }
@@ -42,20 +43,17 @@ fn a_long_roster_is_set_by_its_last_part_only() {
     let encoded = roster(64).encode().expect("fits");
     assert!(encoded.len() > 2 * ROSTER_PART_BYTES, "several parts");
     let parts: Vec<_> = RosterPart::requests(&encoded).collect();
-    let set = |request: &Request, pool: &mut OpenPool| match request {
-        Request::SetRoster { offset, part } => pool.set_roster_part(*offset, part),
-        other => panic!("{other:?}"),
-    };
+    let set = |request: &Request, pool: &mut OpenPool| pool.ask(request.clone());
     set(&parts[0], &mut pool).expect("the first part");
     assert_eq!(pool.roster().version, 0);
     set(&parts[2], &mut pool).expect_err("the second part is missing");
     for part in &parts {
         set(part, &mut pool).expect("in order");
     }
-    let pool = reopened(&store, pool);
+    let mut pool = reopened(&store, pool);
     assert_eq!(*pool.roster(), roster(64));
     let mut read = Vec::new();
-    while let Ok(part) = pool.roster_part(read.len() as u16) {
+    while let Ok(Reply::Roster(part)) = pool.ask(Request::Roster { offset: read.len() as u16 }) {
         read.extend_from_slice(&part.bytes);
         if read.len() == usize::from(part.len_bytes) {
             break;
@@ -71,7 +69,11 @@ fn rosters_left(keep: impl Fn(&Event) -> bool) -> (Vec<Result<Roster, HeaderErro
         image[ROSTER_OFFSET as usize + offset..][..slot.len()].copy_from_slice(&slot);
     }
     let recorded = ShadowMedium::from_image(image.clone(), MediumKind::DevDax).expect("a medium");
-    write_roster(&recorded, &roster(3).slots(8).expect("it fits")).expect("written");
+    for (offset, slot) in roster(3).slots(8).expect("it fits") {
+        for output in stored_durably(ROSTER_OFFSET + offset as u64, slot) {
+            perform(&recorded, &output).expect("written");
+        }
+    }
     let replayed = ShadowMedium::from_image(image, MediumKind::DevDax).expect("a medium");
     let (mut rosters, mut is_new) = (Vec::new(), false);
     for event in recorded.trace().iter().filter(|event| keep(event)) {

@@ -191,7 +191,7 @@ fn a_damaged_slot_takes_no_answered_roster_back() {
         for slot in [0, 1] {
             let (_root, store) = fresh();
             let mut pool = create(&store, "orders");
-            (1..=version).for_each(|version| pool.set_roster(roster(version)).expect("kept"));
+            (1..=version).for_each(|version| pool.set_roster(&roster(version)).expect("kept"));
             drop(pool);
             for slot in [slot, 1 - slot] {
                 damage(&store, ROSTER_BYTES / 2, (ROSTER_OFFSET, slot));
@@ -209,7 +209,8 @@ fn what_a_crash_left_in_one_slot_is_put_into_both() {
     let mut pool = create(&store, "orders");
     pool.begin(epoch(2), 2, &[]).expect("begun");
     let confirmed = pool.state().confirmed(1, Uuid::from_u128(2)).expect("its epoch");
-    let [(offset, slot), _] = confirmed.slots(pool.sequence + 1);
+    // The pool was made with slots 1 and 2, and the epoch is in 3 and 4.
+    let [(offset, slot), _] = confirmed.slots(5);
     pool.medium().store(STATE_OFFSET + offset as u64, &slot).expect("inside");
     drop(pool);
     let pool = open(&store, "orders", OpenFor::Write).expect("the pool");
