@@ -137,7 +137,7 @@ pub use pmof_proto::{
 pub use pmof_rds::{Carrier as RdsCarrier, RdsError, Survey as RdsSurvey, survey as rds_survey};
 #[cfg(feature = "verbs")]
 pub use pmof_verbs::{DeviceInfo, VerbsError, devices as rdma_devices};
-pub use progress::{Background, DEFAULT_SPIN, Progress, ReadyFlag, Waiting};
+pub use progress::{BackgroundThreads, DEFAULT_SPIN, Progress, ReadyFlag, Waiting};
 pub use queue::{BackgroundFlushes, CompletionQueue, QueueOptions};
 pub use region::{Region, RegionPart, RegionSlice, RemoteRegion};
 pub use ring::{AppendRing, Hex, RECORD_MAX_BYTES, RingContents, RingError, RingRecord, read_ring};

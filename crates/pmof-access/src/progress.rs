@@ -9,12 +9,12 @@
 //! - A queue may have a thread of its own ([`ProgressThread`]), which drives always; or be assisted by a thread that queues of its peer share
 //!   ([`Assistants`]), which drives only while no caller does, as it learns from [`Callers`].
 //! - Whoever waits for a descriptor instead sees a [`ReadySignal`].
-//! - Flushes that wait for a device leave these threads ([`Flusher`]) for [`Background`] threads; all who wait for one medium share a fence
+//! - Flushes that wait for a device leave these threads ([`Flusher`]) for [`BackgroundThreads`]; all who wait for one medium share a fence
 //!   ([`SharedFences`](shared_fences::SharedFences)).
 //!
 //! Two rules keep every sleeper from missing what it waits for. Whoever is about to sleep first says so, then looks for the last time; whoever changes
 //! something first changes it, then looks for sleepers. And a thread that stops leading wakes a follower, so that somebody leads while anybody waits.
-//! `tests/shuttle` explores the interleavings of [`Sleepers`], [`Calls`], [`Background`] and the shared fences.
+//! `tests/shuttle` explores the interleavings of [`Sleepers`], [`Calls`], [`BackgroundThreads`] and the shared fences.
 
 mod assistant;
 mod assisted;
@@ -36,7 +36,7 @@ mod waker;
 
 pub(crate) use assistant::{Assistance, Assistants};
 pub(crate) use assisted::{Assisted, Registration};
-pub use background::Background;
+pub use background::BackgroundThreads;
 pub(crate) use backoff::Backoff;
 pub use backoff::{DEFAULT_SPIN, Waiting};
 pub(crate) use callers::Callers;

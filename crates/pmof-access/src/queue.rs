@@ -17,7 +17,7 @@ use crate::{
     driver::{Driver, FastPath, Waits, Wanted},
     link::{Collector, Link},
     progress::{
-        Assistance, Assistants, Assisted, Background, Backoff, Callers, DEFAULT_SPIN, Flusher, Progress,
+        Assistance, Assistants, Assisted, BackgroundThreads, Backoff, Callers, DEFAULT_SPIN, Flusher, Progress,
         ProgressThread, ReadyFlag, Waiting, Wakers,
     },
 };
@@ -46,14 +46,14 @@ impl Default for QueueOptions {
 
 pmof_mem::setters!(QueueOptions { waiting: Waiting, progress: Progress });
 
-/// Carries out flushes that wait for a device on [`Background`] threads. Clones are the same one.
+/// Carries out flushes that wait for a device on [`BackgroundThreads`]. Clones are the same one.
 #[derive(Clone, Debug)]
 pub struct BackgroundFlushes(Flusher);
 
 impl BackgroundFlushes {
-    /// On the threads of `background`; each device has its [share](Background::run) under its `st_dev`. At most
+    /// On the threads of `background`; each device has its [share](BackgroundThreads::run) under its `st_dev`. At most
     /// `inline_max` queues at once that serve a single connection have its flushes carried out by whoever drives them, which is sooner done.
-    pub fn new(background: &Background, inline_max: usize) -> Self {
+    pub fn new(background: &BackgroundThreads, inline_max: usize) -> Self {
         Self(Flusher::new(background.clone(), inline_max))
     }
 

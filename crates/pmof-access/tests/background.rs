@@ -7,9 +7,9 @@ use std::{
 };
 
 use pmof_access::{
-    AcceptOptions, Access, Background, BackgroundFlushes, Completion, CompletionQueue, ConnectOptions, Connection,
-    Durability, ListenOptions, Listener, Medium, Memory, OperationError, Outcome, Peer, Progress, QueueOptions,
-    Refusal, Region, RemoteRegion, Ticket, Transport,
+    AcceptOptions, Access, BackgroundFlushes, BackgroundThreads, Completion, CompletionQueue, ConnectOptions,
+    Connection, Durability, ListenOptions, Listener, Medium, Memory, OperationError, Outcome, Peer, Progress,
+    QueueOptions, Refusal, Region, RemoteRegion, Ticket, Transport,
 };
 use pmof_mem::{
     MediumKind, ShadowMedium,
@@ -56,7 +56,7 @@ impl Fixture {
         let peer = Peer::open(Transport::Tcp).unwrap();
         let threaded = QueueOptions::default().progress(Progress::Thread);
         let serving = peer.completion_queue(threaded).unwrap();
-        serving.flush_in_background(&BackgroundFlushes::new(&Background::start().unwrap(), inline_max));
+        serving.flush_in_background(&BackgroundFlushes::new(&BackgroundThreads::start().unwrap(), inline_max));
         let queue = peer.completion_queue(QueueOptions::default()).unwrap();
         let listener = peer.listen(SocketAddr::from(([127, 0, 0, 1], 0)), ListenOptions::default()).unwrap();
         Self { peer, listener, serving, queue }

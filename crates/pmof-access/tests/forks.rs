@@ -12,7 +12,7 @@ use std::{
 
 use forked_child::fork;
 use pmof_access::{
-    AcceptOptions, Access, Address, Background, CompletionQueue, ConnectError, ConnectOptions, Connection,
+    AcceptOptions, Access, Address, BackgroundThreads, CompletionQueue, ConnectError, ConnectOptions, Connection,
     ConnectionError, ConnectionEvent, Durability, ListenOptions, Listener, Memory, Outcome, Peer, PostError, Progress,
     QueueOptions, Refusal, Region, RegisterError, RemoteRegion, SetupError, Transport,
 };
@@ -246,7 +246,7 @@ fn request_is_decided_by_the_parent() {
 
 #[test]
 fn background_threads_are_the_parents() {
-    let background = RefCell::new(Some(Background::start().unwrap()));
+    let background = RefCell::new(Some(BackgroundThreads::start().unwrap()));
     fork(|| {
         let background = background.take().expect("the parent's");
         background.run(0, || panic!("there is no thread for it"));

@@ -17,9 +17,10 @@ use std::{
 
 use parking_lot::{Mutex, MutexGuard};
 use pmof_access::{
-    Address, Background, BackgroundFlushes, CompletionQueue, ConnectionId, ConnectionRequest, DEFAULT_LOSS_TIMEOUT,
-    DeviceChoice, FabricProvider, ListenOptions, Listener, Location, MemoryBudget, MemoryUse, OperationCounters, Peer,
-    Place, QueueOptions, Refusal, Settings, SetupError, Transport, VerbsOptions, Waiting, local_user,
+    Address, BackgroundFlushes, BackgroundThreads, CompletionQueue, ConnectionId, ConnectionRequest,
+    DEFAULT_LOSS_TIMEOUT, DeviceChoice, FabricProvider, ListenOptions, Listener, Location, MemoryBudget, MemoryUse,
+    OperationCounters, Peer, Place, QueueOptions, Refusal, Settings, SetupError, Transport, VerbsOptions, Waiting,
+    local_user,
 };
 use pmof_control::{DomainName, MAX_MESSAGE_BYTES, PoolFormat, SpokenVersions, TargetStatus};
 use pmof_mem::{causes, forks::Process};
@@ -106,7 +107,7 @@ const GOODBYE_LOOK: Duration = Duration::from_millis(1);
 /// A worker that has waited so long for a disk gets no new connections: many times what a disk in order takes.
 const STUCK_AFTER: Duration = Duration::from_millis(20);
 
-/// The [share](Background::run) of what connections ask of the service, which may wait for any disk: no device has this number.
+/// The [share](BackgroundThreads::run) of what connections ask of the service, which may wait for any disk: no device has this number.
 const REQUESTS_SHARE: u64 = u64::MAX;
 
 /// How a target behaves.
@@ -305,7 +306,7 @@ struct Shared {
     options: ServiceOptions,
     workers: Vec<Worker>,
     /// Where flushes wait for disks, and requests are carried out.
-    background: Background,
+    background: BackgroundThreads,
     /// As the options say, or as it was changed since.
     max_connections: AtomicUsize,
     /// No connection is accepted and nothing is opened any more.
@@ -353,7 +354,7 @@ impl Service {
         let acceptors = open_acceptors(listen, &options)?;
         let addresses = acceptors.iter().map(|acceptor| acceptor.address()).collect();
         let queue_options = QueueOptions::default().waiting(options.waiting);
-        let background = Background::start()?;
+        let background = BackgroundThreads::start()?;
         let worker_count = worker_count(&options);
         // Where there are several workers one always has time for whoever connects next.
         let flushes = BackgroundFlushes::new(&background, (worker_count - 1).max(1));

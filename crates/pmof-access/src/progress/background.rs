@@ -37,7 +37,7 @@ type Job = Box<dyn FnOnce() + Send>;
 /// Handles are cheap to clone. When the last one is dropped, what was handed over is carried out still, and that drop waits for it. In a child of
 /// `fork()` there are no threads: nothing is carried out, and nothing waits.
 #[derive(Clone)]
-pub struct Background {
+pub struct BackgroundThreads {
     owner: Arc<Owner>,
 }
 
@@ -75,7 +75,7 @@ struct Share {
     waiting: VecDeque<Job>,
 }
 
-impl Background {
+impl BackgroundThreads {
     /// Starts the first thread.
     pub fn start() -> Result<Self, SetupError> {
         let shared = Arc::<Shared>::default();
@@ -120,11 +120,11 @@ impl Background {
     }
 }
 
-impl fmt::Debug for Background {
+impl fmt::Debug for BackgroundThreads {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let state = self.owner.0.state.lock();
         let (threads, ready) = (state.threads.len(), state.ready.len());
-        f.debug_struct("Background").field("threads", &threads).field("ready", &ready).finish_non_exhaustive()
+        f.debug_struct("BackgroundThreads").field("threads", &threads).field("ready", &ready).finish_non_exhaustive()
     }
 }
 

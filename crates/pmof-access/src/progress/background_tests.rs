@@ -3,7 +3,7 @@ use std::{
     time::Duration,
 };
 
-use super::background::{Background, SHARE_MAX};
+use super::background::{BackgroundThreads, SHARE_MAX};
 
 /// Longer than any work here takes.
 const LIMIT: Duration = Duration::from_secs(20);
@@ -11,7 +11,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 const MOMENT: Duration = Duration::from_millis(50);
 
 /// Work that tells when it begins and ends when it is told to.
-fn held(background: &Background, share: u64, begun: &Sender<u64>) -> Sender<()> {
+fn held(background: &BackgroundThreads, share: u64, begun: &Sender<u64>) -> Sender<()> {
     let (end, told) = channel();
     let begun = begun.clone();
     background.run(share, move || {
@@ -27,7 +27,7 @@ fn next(begun: &Receiver<u64>) -> u64 {
 
 #[test]
 fn a_share_that_hangs_keeps_no_other_from_its_threads() {
-    let background = Background::start().unwrap();
+    let background = BackgroundThreads::start().unwrap();
     let (notify, begun) = channel();
     let hanging: Vec<_> = (0..SHARE_MAX + 5).map(|_| held(&background, 1, &notify)).collect();
     for _ in 0..SHARE_MAX {
@@ -46,7 +46,7 @@ fn a_share_that_hangs_keeps_no_other_from_its_threads() {
 
 #[test]
 fn threads_are_used_again() {
-    let background = Background::start().unwrap();
+    let background = BackgroundThreads::start().unwrap();
     let (notify, begun) = channel();
     for _ in 0..100 {
         while background.threads().1 == 0 {
@@ -60,7 +60,7 @@ fn threads_are_used_again() {
 
 #[test]
 fn a_piece_that_follows_another_is_carried_out_with_no_thread_to_spare() {
-    let background = Background::start().unwrap();
+    let background = BackgroundThreads::start().unwrap();
     let (notify, begun) = channel();
     let here = background.clone();
     background.run(1, move || here.run_next(1, move || notify.send(1).unwrap()));
@@ -69,7 +69,7 @@ fn a_piece_that_follows_another_is_carried_out_with_no_thread_to_spare() {
 
 #[test]
 fn the_last_drop_waits_for_what_was_handed_over() {
-    let background = Background::start().unwrap();
+    let background = BackgroundThreads::start().unwrap();
     let (notify, begun) = channel();
     for share in 0..40 {
         let notify = notify.clone();
@@ -86,7 +86,7 @@ fn the_last_drop_waits_for_what_was_handed_over() {
 #[test]
 fn work_may_hold_the_last_handle() {
     let (notify, begun) = channel();
-    let background = Background::start().unwrap();
+    let background = BackgroundThreads::start().unwrap();
     let here = background.clone();
     background.run(1, move || {
         let (_here, _) = (here, notify.send(1));
@@ -97,7 +97,7 @@ fn work_may_hold_the_last_handle() {
 
 #[test]
 fn a_panic_takes_no_thread_and_finish_waits_for_the_rest() {
-    let background = Background::start().unwrap();
+    let background = BackgroundThreads::start().unwrap();
     for _ in 0..2 * SHARE_MAX {
         background.run(1, || std::panic::resume_unwind(Box::new("of a test")));
     }

@@ -1,4 +1,4 @@
-//! Carries out the flushes that wait for a device, on [background](Background) threads, and answers them.
+//! Carries out the flushes that wait for a device, on [`BackgroundThreads`], and answers them.
 //!
 //! All who wait for one medium share a fence that begins after they came: their writes were written back before.
 //!
@@ -17,7 +17,7 @@ use std::{
 use pmof_mem::{Medium, MemError};
 use pmof_proto::{DeferredFlush, FlushTicket};
 
-use super::{Background, shared_fences::SharedFences};
+use super::{BackgroundThreads, shared_fences::SharedFences};
 use crate::{
     durations::{DurationCounters, DurationCounts},
     link::{FlushService, Link, LinkCore},
@@ -44,7 +44,7 @@ pub(crate) trait FlushOwner: fmt::Debug + Send + Sync {
 /// One for all connections whose flushes may be shared. Clones are the same one.
 #[derive(Clone, Debug)]
 pub(crate) struct Flusher {
-    background: Background,
+    background: BackgroundThreads,
     /// By the address of the medium.
     fences: Arc<SharedFences<usize, Waiter>>,
     /// How many more threads may carry out flushes inline.
@@ -123,7 +123,7 @@ impl Drop for InlinePermit {
 
 impl Flusher {
     /// `inline_max`: how many threads may carry out flushes inline at once.
-    pub(crate) fn new(background: Background, inline_max: usize) -> Self {
+    pub(crate) fn new(background: BackgroundThreads, inline_max: usize) -> Self {
         let inline_permits = Arc::new(AtomicUsize::new(inline_max));
         Self { background, fences: Arc::default(), inline_permits, waits: Arc::default() }
     }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, atomic::AtomicUsize as PlainUsize, atomic::Ordering::SeqCst};
 
 use crate::{
-    background::{Background, SHARE_MAX},
+    background::{BackgroundThreads, SHARE_MAX},
     explore,
     shared_fences::SharedFences,
     sync::{Condvar, Mutex, thread},
@@ -16,7 +16,7 @@ const SCHEDULES_OF_MANY: usize = 200;
 fn background_work_is_all_done_before_the_last_handle_is_gone() {
     explore(|| {
         let done = Arc::new(PlainUsize::new(0));
-        let background = Background::start().unwrap();
+        let background = BackgroundThreads::start().unwrap();
         let elsewhere = (background.clone(), Arc::clone(&done));
         let other = thread::spawn(move || {
             let (background, done) = elsewhere;
@@ -36,7 +36,7 @@ fn background_work_is_all_done_before_the_last_handle_is_gone() {
 fn finish_waits_for_work_and_for_what_that_work_hands_over() {
     explore(|| {
         let done = Arc::new(PlainUsize::new(0));
-        let background = Background::start().unwrap();
+        let background = BackgroundThreads::start().unwrap();
         let (here, counted) = (background.clone(), Arc::clone(&done));
         background.run(1, move || {
             let next = Arc::clone(&counted);
@@ -51,7 +51,7 @@ fn finish_waits_for_work_and_for_what_that_work_hands_over() {
 #[test]
 fn work_that_waits_for_a_device_has_its_share_of_threads_and_leaves_others_theirs() {
     let test = || {
-        let background = Background::start().unwrap();
+        let background = BackgroundThreads::start().unwrap();
         let (device, under_way) = (Arc::<Waiter>::default(), Arc::<PlainUsize>::default());
         for _ in 0..=SHARE_MAX {
             let (device, under_way) = (Arc::clone(&device), Arc::clone(&under_way));

@@ -10,9 +10,9 @@ use std::{
 };
 
 use parking_lot::Mutex;
-use pmof_access::Background;
+use pmof_access::BackgroundThreads;
 
-/// The [share](Background::run) of the threads that compute digests of a medium: no device has such a number, which are below 2^63, and requests have the highest.
+/// The [share](BackgroundThreads::run) of the threads that compute digests of a medium: no device has such a number, which are below 2^63, and requests have the highest.
 fn share_of(medium: u64) -> u64 {
     (1 << 63) | medium.min((1 << 63) - 2)
 }
@@ -49,7 +49,7 @@ impl Digests {
     /// Has `job`, which reads that medium, called until it says that it is done, one call for each turn.
     pub(super) fn add(
         self: &Arc<Self>,
-        background: &Background,
+        background: &BackgroundThreads,
         medium: u64,
         job: impl FnMut() -> bool + Send + 'static,
     ) {
@@ -111,7 +111,7 @@ mod tests {
     /// As many as there are threads wait for a disk that does not answer.
     #[test]
     fn a_medium_that_hangs_keeps_no_other_waiting() {
-        let (background, digests) = (Background::start().unwrap(), Arc::new(Digests::default()));
+        let (background, digests) = (BackgroundThreads::start().unwrap(), Arc::new(Digests::default()));
         let (release, hang) = mpsc::channel::<()>();
         let hang = Arc::new(Mutex::new(hang));
         for _ in 0..4 * threads_max() {
@@ -131,7 +131,7 @@ mod tests {
     fn few_of_many_are_computed_in_turn() {
         const MANY: usize = 100;
         const PARTS: usize = 20;
-        let (background, digests) = (Background::start().unwrap(), Arc::new(Digests::default()));
+        let (background, digests) = (BackgroundThreads::start().unwrap(), Arc::new(Digests::default()));
         let (send, turns) = mpsc::channel();
         let all_are_added = Arc::new(RwLock::new(()));
         let adding = all_are_added.write();
@@ -163,7 +163,7 @@ mod tests {
     /// Every job has one part done before any job has its next one, whatever its size and order of arrival.
     #[test]
     fn each_has_its_turn() {
-        let (background, digests) = (Background::start().unwrap(), Arc::new(Digests::default()));
+        let (background, digests) = (BackgroundThreads::start().unwrap(), Arc::new(Digests::default()));
         let (send, turns) = mpsc::channel();
         // All are there before the first begins.
         let all_are_added = Arc::new(RwLock::new(()));
@@ -190,7 +190,7 @@ mod tests {
 
     #[test]
     fn few_threads_digest_at_once() {
-        let (background, digests) = (Background::start().unwrap(), Arc::new(Digests::default()));
+        let (background, digests) = (BackgroundThreads::start().unwrap(), Arc::new(Digests::default()));
         let at_once = Arc::new(Mutex::new((0_usize, 0_usize)));
         for _ in 0..50 {
             let (at_once, mut left) = (Arc::clone(&at_once), 10);
@@ -211,7 +211,7 @@ mod tests {
 
     #[test]
     fn a_panic_keeps_nobody_from_its_turn() {
-        let (background, digests) = (Background::start().unwrap(), Arc::new(Digests::default()));
+        let (background, digests) = (BackgroundThreads::start().unwrap(), Arc::new(Digests::default()));
         let (send, done) = mpsc::channel();
         for _ in 0..2 * threads_max() {
             digests.add(&background, MEDIUM, || panic!("on purpose"));
