@@ -190,7 +190,7 @@ async fn returning<D: Returns>(driver: &D, left: &mut Option<PageMap>) -> Halted
     if state.is_connected() {
         return Ok(Connected { member: lost, is_compared: true });
     }
-    driver.let_go(&lost).await?;
+    driver.let_go(lost).await?;
     let lost = driver.member()?;
     if members.state(&lost).is_removed() {
         return Err(Halt::Ended);

@@ -331,7 +331,7 @@ impl engine::Returns for Return {
         look(&mut Trust::default())
     }
 
-    async fn let_go(&self, _: &Rc<Member>) -> Halted<(), Self> {
+    async fn let_go(&self, _: Rc<Member>) -> Halted<(), Self> {
         Ok(())
     }
 

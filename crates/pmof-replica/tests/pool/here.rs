@@ -1,16 +1,17 @@
 //! Pools with a replica in a file of this machine, beside replicas on targets.
 
 use std::{
-    env,
+    env, fs,
     io::{BufRead as _, BufReader, Write as _},
     path::Path,
     process::{Command, Stdio},
-    time::Duration,
+    thread,
+    time::{Duration, Instant},
 };
 
 use pmof_access::{Durability, Evidence, Mechanism, Medium as _, Method};
 use pmof_control::PoolRefusal;
-use pmof_replica::{Event, Pool, PoolError, ReplicaError, TargetUrl, list_pools};
+use pmof_replica::{Event, Pool, PoolError, ReplicaError, ReplicaState, TargetUrl, list_pools};
 use pmof_target::ServiceOptions;
 use tempfile::TempDir;
 
@@ -151,7 +152,7 @@ fn a_file_on_a_disk_survives_loss_of_power_where_the_disk_does() {
     let receipt = pool.persist(0, b"durable").expect("durable");
     let replica = &receipt.replicas[0];
     assert_eq!((replica.durability, replica.promise.mechanism), (Durability::PowerFailure, Mechanism::FileSync));
-    let shared = std::thread::scope(|scope| {
+    let shared = thread::scope(|scope| {
         let persist = |index: u64| pool.persist(index * 64, &index.to_le_bytes()).map(drop);
         let threads: Vec<_> =
             (0..8).map(|index| scope.spawn(move || (0..20).try_for_each(|_| persist(index)))).collect();
@@ -199,6 +200,35 @@ fn what_caught_up_from_the_replica_here_is_compared_with_it() {
     }
     let done = next(|event| matches!(event, Event::Verified { .. } | Event::Differs { .. }));
     assert!(matches!(done, Event::Verified { .. }), "{done}");
+    assert_equal(&pool);
+    pool.close().expect("closed");
+}
+
+/// What the lost replica had mapped is let go of before its file is opened again, which is locked until then.
+#[test]
+fn the_replica_here_returns_at_the_first_try() {
+    let three = Three::start();
+    let pool = options(three.urls()).create(SIZE_BYTES).expect("a pool");
+    let state = || pool.status().expect("open").replicas[0].state.clone();
+    let [path, aside] = ["orders", "aside"].map(|name| three.here.path().join(name));
+    fs::rename(&path, &aside).expect("a rename");
+    let until = Instant::now() + LONG;
+    while !matches!(state(), ReplicaState::Lost(_)) {
+        assert!(Instant::now() < until, "it has its name no more");
+        pool.persist(0, b"without it").expect("two are a majority");
+    }
+    fs::rename(&aside, &path).expect("a rename");
+    loop {
+        match state() {
+            ReplicaState::InSync => break,
+            ReplicaState::Lost(why) => {
+                assert!(!matches!(*why, ReplicaError::Refused { refusal: PoolRefusal::Busy, .. }), "{why}");
+            }
+            _ => {}
+        }
+        assert!(Instant::now() < until, "{:?}", state());
+        thread::sleep(Duration::from_millis(5));
+    }
     assert_equal(&pool);
     pool.close().expect("closed");
 }
@@ -263,7 +293,7 @@ fn a_file_whose_name_was_taken_away_is_found_at_the_next_mark() {
     let pool = options(three.urls()).create(4096).expect("a pool");
     let mut events = pool.events();
     pool.persist(0, b"there").expect("durable");
-    std::fs::remove_file(three.here.path().join("orders")).expect("removed");
+    fs::remove_file(three.here.path().join("orders")).expect("removed");
     let lost = loop {
         pool.persist(0, b"there").expect("two are a majority");
         if let Some(Event::Lost { replica, why }) = events.next_for(Duration::from_millis(50)) {

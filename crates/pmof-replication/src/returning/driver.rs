@@ -191,11 +191,11 @@ pub trait Returns: Sized {
     /// Looks at what is known of the replica's machine, or changes it.
     fn with_trust<T>(&self, look: impl FnOnce(&mut Trust) -> T) -> T;
 
-    /// Lets go of the memory of a lost member on this machine, whose file stays locked while it is mapped.
+    /// Lets go of the memory of a lost member on this machine, whose file stays locked while it is mapped: nothing of the return holds `member` any more.
     ///
     /// # Errors
     /// [`Halt::Ended`], [`Halt::Later`].
-    fn let_go(&self, member: &Self::Member) -> impl Future<Output = Halted<(), Self>>;
+    fn let_go(&self, member: Self::Member) -> impl Future<Output = Halted<(), Self>>;
 
     /// Connects to where the lost member is. `None`: that failed, which is noted.
     fn connect(&self, member: &Self::Member) -> impl Future<Output = Option<Self::Site>>;

@@ -3,7 +3,16 @@ use core::{
     pin::pin,
     task::{Context, Poll, Waker},
 };
-use std::{boxed::Box, collections::VecDeque, format, ops::Range, rc::Rc, string::String, vec, vec::Vec};
+use std::{
+    boxed::Box,
+    collections::VecDeque,
+    format,
+    ops::Range,
+    rc::{Rc, Weak},
+    string::String,
+    vec,
+    vec::Vec,
+};
 
 use pmof_control::{Epoch, Header, PoolFormat, PoolName, Roster, USER_FLAGS_BYTES};
 
@@ -63,6 +72,8 @@ struct Pool {
     /// Pages that are written when the step comes.
     written: RefCell<Vec<(&'static str, Range<u64>)>>,
     catch_up: RefCell<Option<Arc<CatchUp>>>,
+    /// The member whose memory was let go of.
+    let_go: RefCell<Weak<MemberCell>>,
     now: Cell<Duration>,
 }
 
@@ -121,6 +132,7 @@ fn pool() -> Pool {
         lost: RefCell::default(),
         written: RefCell::default(),
         catch_up: RefCell::default(),
+        let_go: RefCell::default(),
         now: Cell::new(Duration::from_secs(1)),
     };
     pool.members.borrow()[POSITION].take(Event::Lost);
@@ -295,11 +307,15 @@ impl Returns for Bringing {
         look(&mut self.0.trust.borrow_mut())
     }
 
-    async fn let_go(&self, _: &Member) -> Halted<(), Self> {
+    async fn let_go(&self, lost: Member) -> Halted<(), Self> {
+        self.0.members.borrow_mut()[POSITION] = Rc::new(MemberCell::new(lost.get()));
+        *self.0.let_go.borrow_mut() = Rc::downgrade(&lost);
         Ok(())
     }
 
     async fn connect(&self, _: &Member) -> Option<()> {
+        let is_mapped = self.0.let_go.borrow().upgrade().is_some();
+        assert!(!is_mapped, "its file is locked while the memory of the lost member is mapped");
         Some(())
     }
 
@@ -547,6 +563,28 @@ fn a_successor_fences_as_holder_and_by_what_it_told() {
     *pool.opened.borrow_mut() = [Ok(opened(of_successor()))].into();
     assert!(bring_back(&pool).is_none());
     assert_eq!(pool.steps(), [format!("open Own({FIRST})"), "fence for None".into(), "give up".into()]);
+}
+
+#[test]
+fn no_member_returns_to_a_pool_that_is_being_closed() {
+    let pool = Rc::new(pool());
+    pool.epochs.borrow_mut().has_ended = true;
+    let found = || Ok(opened(left_at_first()));
+    *pool.opened.borrow_mut() = [found(), found()].into();
+    assert!(bring_back(&pool).is_none());
+    assert_eq!(pool.steps(), [format!("open Own({FIRST})"), "give up".into()]);
+    // Nor is the replica taken from its holder.
+    *pool.opened.borrow_mut() = [Err(Refused(PoolRefusal::Busy)), found()].into();
+    assert!(bring_back(&pool).is_none());
+    assert_eq!(pool.steps(), [format!("open Own({FIRST})"), "Info".into()]);
+}
+
+#[test]
+fn a_member_that_was_removed_is_not_opened() {
+    let pool = Rc::new(pool());
+    pool.members.borrow()[POSITION].take(Event::Removed);
+    assert!(bring_back(&pool).is_none());
+    assert_eq!(pool.steps(), [""; 0]);
 }
 
 #[test]

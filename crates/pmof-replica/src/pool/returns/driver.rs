@@ -149,7 +149,7 @@ impl engine::Returns for Return<'_> {
         look(&mut self.returns.trust.lock()[self.position])
     }
 
-    async fn let_go(&self, member: &Arc<dyn Member>) -> Halted<(), Self> {
+    async fn let_go(&self, member: Arc<dyn Member>) -> Halted<(), Self> {
         if member.remote().is_some() || member.control().is_none() {
             return Ok(());
         }
