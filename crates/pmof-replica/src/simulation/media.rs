@@ -21,6 +21,8 @@ pub(super) struct Media {
     state: Vec<u8>,
     roster: Vec<u8>,
     intent: Vec<u8>,
+    /// Pages that have changed since they were read last.
+    changed: Vec<Page>,
 }
 
 /// What a file says of its pool.
@@ -42,7 +44,12 @@ impl Page {
 impl Media {
     /// Of a replica that has been written so.
     pub(super) fn made(state: &PoolState, roster: Option<&Roster>) -> Self {
-        let mut media = Self { state: vec![0; STATE_BYTES], roster: vec![0; ROSTER_BYTES], intent: Vec::new() };
+        let mut media = Self {
+            state: vec![0; STATE_BYTES],
+            roster: vec![0; ROSTER_BYTES],
+            intent: Vec::new(),
+            changed: Vec::new(),
+        };
         for (offset, slot) in state.slots(1) {
             media.state[offset..][..slot.len()].copy_from_slice(&slot);
         }
@@ -52,7 +59,11 @@ impl Media {
         media
     }
 
+    /// The bytes of a page, to be changed.
     fn bytes(&mut self, page: Page) -> &mut [u8] {
+        if !self.changed.contains(&page) {
+            self.changed.push(page);
+        }
         match page {
             Page::State => &mut self.state,
             Page::Roster => &mut self.roster,
@@ -78,7 +89,7 @@ impl Media {
 
     /// Puts its state page back to that of an older copy.
     pub(super) fn restore_state(&mut self, older: &Self) {
-        self.state.copy_from_slice(&older.state);
+        self.bytes(Page::State).copy_from_slice(&older.state);
     }
 
     /// Writes so much of it, unless nothing could be read any more: the other slot may have rotted before, and two faults are one too many. Returns whether
@@ -276,11 +287,15 @@ impl World {
     /// What the file says of its pool is what others than its writer learn.
     pub(super) fn read_media(&mut self, number: usize) {
         let target = &mut self.targets[number];
-        if let Some(state) = target.media.state() {
-            target.state = state;
-        }
-        if let Some((roster, is_written)) = target.media.roster() {
-            target.roster = is_written.then(|| Rc::new(roster));
+        for page in std::mem::take(&mut target.media.changed) {
+            match page {
+                Page::State => target.state = target.media.state().unwrap_or_else(|| target.state.clone()),
+                Page::Roster => {
+                    if let Some((roster, is_written)) = target.media.roster() {
+                        target.roster = is_written.then(|| Rc::new(roster));
+                    }
+                }
+            }
         }
     }
 
