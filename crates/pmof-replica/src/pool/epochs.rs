@@ -200,7 +200,7 @@ impl Epochs {
         self.forgone.store(roster.map_or(0, Roster::forgone_count), Ordering::Release);
     }
 
-    /// These members were found with the mark, as whoever opened the pool has found.
+    /// The opening has found these members with the mark.
     pub(super) fn note_marked(&self, marked: Positions) {
         self.state.lock().known.view.note_found_marked(marked);
     }
@@ -227,7 +227,7 @@ impl Epochs {
     }
 
     /// Has a replica that was made know durably that it is behind the epoch in force, and gives it its place. False: it did not take that, or too few are left, or the
-    /// pool is being closed. It is told without the lock, so that one that does not answer keeps nobody waiting.
+    /// pool is being closed. It is told without the lock, so that one that does not answer delays no other.
     pub(super) fn introduce(&self, position: usize, index: u16, made: &PoolState, member: &Arc<dyn Member>) -> bool {
         done(returning::introduce(self, position, (index, None, Some(made)), member))
     }

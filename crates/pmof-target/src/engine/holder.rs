@@ -29,7 +29,7 @@ pub enum Verdict {
     Fenced,
     /// It is judged once its request is carried out.
     Awaited,
-    /// It keeps the replica: a request of it is being carried out, and whoever is waited for is not silent.
+    /// It keeps the replica: a request of it is being carried out, so that it is not silent.
     Served,
     /// It keeps the replica: it was heard.
     Heard,

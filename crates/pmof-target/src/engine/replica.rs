@@ -317,7 +317,7 @@ pub(crate) enum Change {
     Raise,
     /// No other bits are left. It need not be durable: a crash may leave more bits.
     Clear,
-    /// It becomes a map that nobody keeps, durably.
+    /// It becomes a map that no writer keeps, durably.
     Wipe,
 }
 

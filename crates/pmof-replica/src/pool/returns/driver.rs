@@ -36,12 +36,12 @@ pub(super) struct Return<'r> {
     pub(super) position: usize,
 }
 
-/// The pool while nobody posts.
+/// The pool while nothing is posted.
 pub(super) struct Held<'h>(RwLockWriteGuard<'h, Option<Arc<Open>>>);
 
 impl Held<'_> {
     fn open(&self) -> &Arc<Open> {
-        self.0.as_ref().expect("a pool that is held was open, and is closed by whoever holds it")
+        self.0.as_ref().expect("it was open when it was held, and closing it takes the same lock")
     }
 
     /// Has the pool have other members, or fewer that catch up.
@@ -84,7 +84,7 @@ impl Return<'_> {
         self.returns.url(self.position)
     }
 
-    /// What is found at a replica that comes back may change by itself, unless it is this.
+    /// A failure at a replica that returns may pass by itself, except these two.
     fn unusable(error: ReplicaError) -> Halt {
         match error {
             error @ (ReplicaError::Mismatch { .. } | ReplicaError::NotDurable { .. }) => {
