@@ -205,7 +205,7 @@ async fn returning<D: Returns>(driver: &D, left: &mut Option<PageMap>) -> Halted
         user_flags,
         state,
         descriptor,
-        ..
+        enclosed,
     } = ask_for(driver, &site, &lost).await?
     else {
         return Err(Halt::Later);
@@ -226,7 +226,7 @@ async fn returning<D: Returns>(driver: &D, left: &mut Option<PageMap>) -> Halted
     }
     identity.check_size(size_bytes, is_witness).map_err(rejected)?;
     let has_data = driver.rules().has_data(is_witness);
-    let member = driver.adopt(&lost, (site, reached), !has_data).await.ok_or(Halt::Later)?;
+    let member = driver.adopt(&lost, (site, reached), enclosed.domain, !has_data).await.ok_or(Halt::Later)?;
     let introduced = introduce_returned(driver, &member, (index, replica_uuid, &state), left).await;
     if introduced.is_err() {
         driver.give_up(&member);

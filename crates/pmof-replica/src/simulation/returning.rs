@@ -3,7 +3,7 @@
 use std::{ops::Range, rc::Rc, sync::Arc, task::Poll, time::Duration};
 
 use pmof_access::Durability;
-use pmof_control::{ControlVersion, MessageHead, PoolName, Reply, Request, Roster, USER_FLAGS_BYTES};
+use pmof_control::{ControlVersion, FailureDomain, MessageHead, PoolName, Reply, Request, Roster, USER_FLAGS_BYTES};
 use pmof_replication::{
     epochs::{Driver, Epochs},
     member_state::{Event, MemberState},
@@ -372,7 +372,13 @@ impl engine::Returns for Return {
         Ok(())
     }
 
-    async fn adopt(&self, lost: &Rc<Member>, (mut site, ()): (Site, ()), is_witness: bool) -> Option<Rc<Member>> {
+    async fn adopt(
+        &self,
+        lost: &Rc<Member>,
+        (mut site, ()): (Site, ()),
+        _: Option<Option<FailureDomain>>,
+        is_witness: bool,
+    ) -> Option<Rc<Member>> {
         assert_eq!(site.target, lost.target, "a replica returns to where it was");
         Some(Rc::new(lost.reconnected(site.connection.take(), is_witness)))
     }

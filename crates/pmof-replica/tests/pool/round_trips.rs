@@ -40,7 +40,9 @@ impl Counter {
         thread::spawn(move || {
             for near in listener.incoming() {
                 noted.lock().push("TCP".to_owned());
-                let (near, far) = (near.unwrap(), TcpStream::connect(&there).unwrap());
+                let near = near.unwrap();
+                // A target that is stopped is tried again.
+                let Ok(far) = TcpStream::connect(&there) else { continue };
                 near.set_nodelay(true).unwrap();
                 far.set_nodelay(true).unwrap();
                 let (from, to, waits) = (near.try_clone().unwrap(), far.try_clone().unwrap(), Arc::clone(&noted));
@@ -153,6 +155,26 @@ fn an_older_target_is_asked_for_the_rest() {
     for waits in waits {
         assert_eq!(waits, expected);
     }
+    pool.close().unwrap();
+}
+
+/// What comes with the replica is not asked for once more.
+#[test]
+fn a_return_asks_for_no_domain() {
+    let mut targets: [Target; 3] = std::array::from_fn(|_| Target::start_fixed());
+    let counters = counted(&targets, false);
+    let pool = of(&counters).create(POOL_BYTES).unwrap();
+    targets[2].stop();
+    pool.persist(5, b"without it").unwrap();
+    counters[2].take();
+    targets[2].restart();
+    wait_in_sync(&pool);
+    let waits = counters[2].take();
+    let opened = waits.iter().rposition(|wait| wait == "TakeOver").unwrap();
+    assert!(waits[opened..].contains(&"Begin".to_owned()) && !waits.contains(&"Domain".to_owned()), "{waits:?}");
+    let domains: Vec<_> =
+        pool.status().unwrap().replicas.into_iter().map(|replica| replica.domain.unwrap().1).collect();
+    assert!(domains.iter().all(|domain| *domain == domains[0]), "{domains:?}");
     pool.close().unwrap();
 }
 

@@ -7,7 +7,7 @@ use core::{
     time::Duration,
 };
 
-use pmof_control::{PoolName, Reply, Request, Roster};
+use pmof_control::{FailureDomain, PoolName, Reply, Request, Roster};
 use pmof_terms::Durability;
 use uuid::Uuid;
 
@@ -218,11 +218,13 @@ pub trait Returns: Sized {
     /// [`Halt::Later`], or [`Halt::Rejected`] where it will fail again.
     fn reach(&self, site: &Self::Site, descriptor: &[u8], size_bytes: u64) -> Halted<Self::Reached, Self>;
 
-    /// Makes a member of a replica that was opened, in the state behind that of `lost`. `None`: its memory failed.
+    /// Makes a member of a replica that was opened, in the state behind that of `lost`. `None`: its memory failed. `domain`: of its target, if that came with the
+    /// replica; else it is to be asked for.
     fn adopt(
         &self,
         lost: &Self::Member,
         reached: (Self::Site, Self::Reached),
+        domain: Option<Option<FailureDomain>>,
         is_witness: bool,
     ) -> impl Future<Output = Option<Self::Member>>;
 

@@ -14,7 +14,7 @@ use std::{
     vec::Vec,
 };
 
-use pmof_control::{Epoch, Header, PoolFormat, PoolName, Roster, USER_FLAGS_BYTES};
+use pmof_control::{Epoch, FailureDomain, Header, PoolFormat, PoolName, Roster, USER_FLAGS_BYTES};
 
 use core::time::Duration;
 use pmof_terms::MediumKind;
@@ -363,7 +363,13 @@ impl Returns for Bringing {
         Ok(())
     }
 
-    async fn adopt(&self, lost: &Member, _: ((), ()), is_witness: bool) -> Option<Member> {
+    async fn adopt(
+        &self,
+        lost: &Member,
+        _: ((), ()),
+        _: Option<Option<FailureDomain>>,
+        is_witness: bool,
+    ) -> Option<Member> {
         Some(Rc::new(lost.succeeded_by(if is_witness { Event::BackAsWitness } else { Event::BackWithData })))
     }
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use parking_lot::RwLockWriteGuard;
-use pmof_control::{OpenFor, PoolName, Reply, Request};
+use pmof_control::{FailureDomain, OpenFor, PoolName, Reply, Request};
 use pmof_replication::returning::{self as engine, Backoff, Halted, Limits, Pauses, Progress, Rejection, ShippedRules};
 use uuid::Uuid;
 
@@ -202,9 +202,10 @@ impl engine::Returns for Return<'_> {
         &self,
         lost: &Arc<dyn Member>,
         (site, reached): (Site, Reached),
+        domain: Option<Option<FailureDomain>>,
         is_witness: bool,
     ) -> Option<Arc<dyn Member>> {
-        let domain = site.failure_domain(site.send(&Request::Domain));
+        let domain = domain.unwrap_or_else(|| site.failure_domain(site.send(&Request::Domain)));
         let standing = lost.standing().reconnected(is_witness).with_failure_domain(domain);
         let open = self.open().ok()?;
         reached.member(standing, site, self.returns.identity.size_bytes, open.mirror.as_ref()).ok()
