@@ -15,13 +15,12 @@ use std::{
 
 use parking_lot::{Condvar, Mutex, RwLock, RwLockWriteGuard};
 use pmof_access::Durability;
-use pmof_replication::returning::{self as engine, Backoff, Limits, Pauses, Returned, Trust};
+use pmof_replication::returning::{Backoff, Limits, Pauses, Trust};
 use smallvec::SmallVec;
 
 use super::{
     Open, Shared,
     acknowledge::LEAST_PATIENCE,
-    epochs::done,
     events::{Event, Log},
     halt::Halt,
     opened::Identity,
@@ -49,7 +48,6 @@ mod tests;
 mod verify;
 
 pub(super) use copy::differing_pages;
-use driver::Return;
 use lost::Spares;
 pub(super) use signal::Signal;
 
@@ -339,17 +337,6 @@ impl Returns {
             .filter_map(|(position, member, mut flushing)| member.finish_flush(&mut flushing).map(|_| 1 << position));
         let flushed = flushed.fold(0, |flushed, position: Positions| flushed | position);
         self.older.lock().note_flushed(flushed);
-    }
-
-    fn bring_back(&self, pool: &Weak<Shared>, events: &Log, position: usize) {
-        let bringing = Return { returns: self, pool, events, position };
-        let Some(Returned { member, is_compared, backoff }) = done(engine::bring_back(&bringing)) else { return };
-        self.attended.lock()[position] = Attended { has_thread: false, is_running: true, backoff };
-        // It may have been lost again since.
-        self.losses.raise();
-        if !is_compared {
-            self.verify(pool, events, position, &member);
-        }
     }
 
     /// Waits until nobody posts. Those who wait for a target that does not answer are waited for in between only.

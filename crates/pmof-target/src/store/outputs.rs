@@ -5,33 +5,8 @@ use std::sync::Arc;
 use pmof_control::{DATA_OFFSET, FailureDomain, PoolName, Reply, Request};
 use pmof_mem::{Durability, Medium, MemError, Memory};
 
-use super::{OpenPool, OpenTerms, PoolStore, StoreError, Unpublished, check_level, settle};
+use super::{OpenPool, OpenTerms, PoolStore, StoreError, Unpublished, check_level, settle, state::perform};
 use crate::engine::{Driver, Failure, Head, HeadReading, Machine, Output, Refusal, ShippedRules, run};
-
-/// Performs those of the outputs that are of any medium.
-pub(super) fn perform(medium: &dyn Medium, output: &Output) -> Result<Vec<u8>, MemError> {
-    match output {
-        Output::Read { offset, len_bytes } => {
-            let mut bytes = vec![0; *len_bytes];
-            medium.read(*offset, &mut bytes)?;
-            return Ok(bytes);
-        }
-        Output::Store { offset, bytes } => medium.store(*offset, bytes)?,
-        Output::StoreWord { offset, word } => medium.atomic_store(*offset, *word)?,
-        Output::WriteBack(range) => medium.write_back(range.start, range.end - range.start)?,
-        Output::Sync(range) => medium.sync_range(range.start, range.end - range.start)?,
-        Output::Flush => medium.fence()?,
-        Output::CheckName
-        | Output::Publish
-        | Output::CheckLevel
-        | Output::LeaveToFormerWriters
-        | Output::SyncName
-        | Output::SettleHead
-        | Output::SettleData(_)
-        | Output::SettleForReader => {}
-    }
-    Ok(Vec::new())
-}
 
 /// The strongest level that a medium reaches.
 fn strongest(medium: &dyn Medium) -> Option<Durability> {

@@ -8,10 +8,12 @@ use std::{
 
 use parking_lot::RwLockWriteGuard;
 use pmof_control::{FailureDomain, OpenFor, PoolName, Reply, Request};
-use pmof_replication::returning::{self as engine, Backoff, Halted, Limits, Pauses, Progress, Rejection, ShippedRules};
+use pmof_replication::returning::{
+    self as engine, Backoff, Halted, Limits, Pauses, Progress, Rejection, Returned, ShippedRules,
+};
 use uuid::Uuid;
 
-use super::{Halt, Returns, hold};
+use super::{Attended, Halt, Returns, hold};
 use crate::{
     PoolUrl, ReplicaError, ReplicaPlace,
     catch_up::CatchUp,
@@ -21,7 +23,7 @@ use crate::{
     pool::{
         Open, Shared,
         domains::number_domains,
-        epochs::Epochs,
+        epochs::{Epochs, done},
         events::{Event, Log},
         opened::Reached,
     },
@@ -29,11 +31,25 @@ use crate::{
 };
 
 /// The return of the member at a position.
-pub(super) struct Return<'r> {
-    pub(super) returns: &'r Returns,
-    pub(super) pool: &'r Weak<Shared>,
-    pub(super) events: &'r Log,
-    pub(super) position: usize,
+struct Return<'r> {
+    returns: &'r Returns,
+    pool: &'r Weak<Shared>,
+    events: &'r Log,
+    position: usize,
+}
+
+impl Returns {
+    /// Brings the member at a position back, however long it takes.
+    pub(super) fn bring_back(&self, pool: &Weak<Shared>, events: &Log, position: usize) {
+        let bringing = Return { returns: self, pool, events, position };
+        let Some(Returned { member, is_compared, backoff }) = done(engine::bring_back(&bringing)) else { return };
+        self.attended.lock()[position] = Attended { has_thread: false, is_running: true, backoff };
+        // It may have been lost again since.
+        self.losses.raise();
+        if !is_compared {
+            self.verify(pool, events, position, &member);
+        }
+    }
 }
 
 /// The pool while nothing is posted.

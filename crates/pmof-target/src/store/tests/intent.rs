@@ -6,7 +6,7 @@ use pmof_mem::{ShadowMedium, shadow::Event};
 use super::*;
 use crate::{
     engine::{Change, bits_of, read_map},
-    store::{outputs::perform, settle},
+    store::{settle, state::perform},
 };
 
 const MIB: u64 = 1 << 20;

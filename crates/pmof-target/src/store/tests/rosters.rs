@@ -3,7 +3,7 @@
 use pmof_control::{ROSTER_PART_BYTES, Role, RosterMember};
 use pmof_mem::{ShadowMedium, shadow::Event};
 
-use super::{super::outputs::perform, *};
+use super::{state::perform, *};
 use crate::engine::stored_durably;
 
 fn member(index: u16) -> RosterMember {
