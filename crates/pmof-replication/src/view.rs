@@ -432,7 +432,7 @@ impl View {
         self.found_marked = marked;
     }
 
-    /// Members that may lack the mark: all but those that were found with it.
+    /// Members that may lack the mark: all that were not found with it.
     pub fn lacking_mark(&self) -> Positions {
         !self.found_marked
     }

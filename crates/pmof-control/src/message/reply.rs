@@ -50,7 +50,7 @@ pub enum Reply {
         state: PoolState,
         /// What the initiator needs to address the user data; at most [`MAX_DESCRIPTOR_BYTES`].
         descriptor: Vec<u8>,
-        /// What need not be asked for any more.
+        /// What no longer needs to be asked for.
         enclosed: Box<Enclosed>,
     },
     /// The pool is closed.

@@ -92,7 +92,7 @@ impl Media {
         self.bytes(Page::State).copy_from_slice(&older.state);
     }
 
-    /// Writes so much of it, unless nothing could be read any more: the other slot may have rotted before, and two faults are one too many. Returns whether
+    /// Writes so much of it, unless nothing could then be read: the other slot may have rotted before, and two faults are one too many. Returns whether
     /// it did.
     fn tear(&mut self, (page, at): (Page, usize), bytes: &[u8]) -> bool {
         let before = self.clone();

@@ -205,7 +205,7 @@ impl World {
         }
     }
 
-    /// Opens the replica for a connection, or takes it from whoever has it open and was silent for so long, or is named.
+    /// Opens the replica for a connection, or takes it from a holder that was silent for so long, or is named.
     pub(super) fn take_over(&mut self, connection: usize, silence: Duration, claim: Claim) -> Result<(), StoreError> {
         let number = self.connections[connection].target;
         let writer = self.connections[connection].writer;
@@ -241,7 +241,7 @@ impl World {
         Ok(())
     }
 
-    /// Opens the replica, which nobody has open.
+    /// Opens the replica, which has no holder.
     pub(super) fn open(&mut self, connection: usize, named_epoch: Option<Uuid>) -> Result<(), StoreError> {
         let number = self.connections[connection].target;
         self.check_there(number)?;

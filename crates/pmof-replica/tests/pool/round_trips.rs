@@ -88,7 +88,7 @@ fn of<const N: usize>(counters: &[Counter; N]) -> PoolOptions {
     options(counters.each_ref().map(|counter| counter.url.clone()))
 }
 
-/// Waits until no target has it open any more.
+/// Waits until no target has it open.
 fn wait_released<const N: usize>(counters: &[Counter; N]) {
     let until = Instant::now() + LONG;
     while of(counters).info().unwrap().iter().any(|info| info.open_by.is_some()) {
@@ -178,7 +178,7 @@ fn a_return_asks_for_no_domain() {
     pool.close().unwrap();
 }
 
-/// What looks at a pool asks no more than once for what it is told together.
+/// A look at a pool does not ask again for what a reply encloses.
 #[test]
 fn a_look_at_a_pool_takes_five_round_trips() {
     let targets: [Target; 3] = std::array::from_fn(|_| Target::on_tmpfs(ServiceOptions::default()));

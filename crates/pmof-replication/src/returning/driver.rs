@@ -191,7 +191,7 @@ pub trait Returns: Sized {
     /// Looks at what is known of the replica's machine, or changes it.
     fn with_trust<T>(&self, look: impl FnOnce(&mut Trust) -> T) -> T;
 
-    /// Lets go of the memory of a lost member on this machine, whose file stays locked while it is mapped: nothing of the return holds `member` any more.
+    /// Lets go of the memory of a lost member on this machine, whose file stays locked while it is mapped: the return no longer holds `member`.
     ///
     /// # Errors
     /// [`Halt::Ended`], [`Halt::Later`].
@@ -299,7 +299,7 @@ pub trait Returns: Sized {
     /// The member has all that the others have. Returns its state: it may be lost or left behind.
     fn note_caught_up(&self, member: &Self::Member) -> MemberState;
 
-    /// The member counts: nothing hears of new writes for it any more.
+    /// The member counts: no catch-up is told of new writes for it.
     fn note_joined(&self, held: Self::Held<'_>);
 
     /// The catch-up of a member has halted: a slow one is left behind, another one is lost.

@@ -111,7 +111,7 @@ fn what_fails_is_not_answered_for_and_takes_nothing_back() {
             assert!(is_closed || kept(&replica) == kept(&before), "{request:?}, output {fails_at}");
             image.fails_at = None;
             image.clone().open().expect("a crash leaves one state and one roster whole");
-            // Whoever asks again is answered, and what it is answered for is read.
+            // A repeated request is answered, and what the answer covers is read.
             image.ask(&mut replica, &request).expect("answered");
             let found = image.open().expect("opened");
             assert_eq!((found.state(), found.roster()), (replica.state(), replica.roster()), "{request:?}");

@@ -61,7 +61,7 @@ impl Session {
             Verdict::Heard => {
                 let heard = format!("it was heard {} ms ago", silent_for.as_millis());
                 let why = match terms.silence {
-                    NO_SILENCE => format!("{heard}, and whoever asks has named no epoch of it"),
+                    NO_SILENCE => format!("{heard}, and the request names no epoch of it"),
                     silence => format!("{heard}, and is taken over after {} ms", silence.as_millis()),
                 };
                 return Err(busy(&lease, &why));

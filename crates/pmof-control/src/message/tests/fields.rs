@@ -139,7 +139,7 @@ fn an_epoch_of_no_replica_is_malformed() {
     assert!(error.to_string().contains("no replica"), "{error}");
 }
 
-/// A reply of which the fields are told for which there is room.
+/// A reply with the optional fields for which there is room.
 fn opened(state: PoolState, size_bytes: u64, enclosed: Enclosed) -> Reply {
     Reply::Opened {
         pool_uuid: Uuid::from_u128(1),

@@ -57,7 +57,7 @@ pub(in crate::pool) struct NativeReplicas {
     roster: Option<(Roster, Positions)>,
     /// The maps of write intent that were told with them.
     maps: ToldMaps,
-    /// The positions of those that have the mark.
+    /// The positions of members that have the mark.
     marked: Positions,
     /// What those that are in sync have said, by their positions.
     said: Vec<(usize, Said)>,

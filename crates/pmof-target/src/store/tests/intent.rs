@@ -104,7 +104,7 @@ const ALL: [u32; 3] = [u32::MAX; 3];
 fn a_map_is_believed_of_a_writer_that_keeps_it() {
     let (_root, store) = fresh();
     let mut pool = big(&store);
-    assert_eq!(pool.intent(0), ALL, "nobody keeps it");
+    assert_eq!(pool.intent(0), ALL, "no writer keeps it");
     drop(pool);
     let mut pool = open(&store, "orders", OpenFor::Write).expect("the pool");
     pool.clear_intent(Durability::PowerFailure, 0, &[0; 3]).expect("cleared");
