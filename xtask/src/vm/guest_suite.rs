@@ -67,14 +67,14 @@ pub(super) fn run_checks(machine: Machine<'_>, script: &str, report: &mut Report
     run_checks_within(machine, script, TIMEOUT, report)
 }
 
-/// The same, for scripts that may take longer than others.
+/// The same, for scripts whose checks may take longer than others.
 pub(super) fn run_checks_within(
     machine: Machine<'_>,
     script: &str,
-    timeout: Duration,
+    silence: Duration,
     report: &mut Report,
 ) -> Result<()> {
-    let finished = machine.command(format!("bash /host/guest/{script}")).start()?.wait(timeout)?;
+    let finished = machine.command(format!("bash /host/guest/{script}")).start()?.wait(silence)?;
     let text = finished.text();
     ensure!(finished.end == End::Exited(0), "{}; output: {text}", finished.explain());
     let (mut seen, mut promised, mut seconds) = (0_u32, None, None);

@@ -25,6 +25,8 @@ const KEPT_LOGS: usize = 40;
 /// Of QEMU's standard error so many lines, the last, go into an error's text.
 const SAID_LINES: usize = 3;
 const POLL: Duration = Duration::from_millis(10);
+/// A command that goes on to write may take so many times what a silent one may.
+const LONGEST: u32 = 3;
 /// `initrd.sh` writes it to the serial line.
 const INIT_MARK: &str = "pmof-testbed: init";
 
@@ -91,7 +93,7 @@ pub(crate) enum End {
     SetupFailed(String),
     /// QEMU ended before the command: a kernel panic, a reboot, or a QEMU that refuses its arguments.
     Crashed(String),
-    /// The time was over; the machine is dead.
+    /// The command was silent, or went on, for too long; the machine is dead.
     TimedOut,
     /// [`Running::cut_power`].
     PowerCut,
@@ -159,9 +161,10 @@ impl<'a> Running<'a> {
         }
     }
 
-    /// Waits for the machine's end, which comes at the latest after the timeout.
-    pub(crate) fn wait(mut self, timeout: Duration) -> Result<Finished> {
-        let deadline = Instant::now() + timeout;
+    /// Waits for the machine's end. It comes at the latest when its command has written nothing for this time, or after [`LONGEST`] such times: a host that does much
+    /// else makes a machine slow, but a command that goes on says so.
+    pub(crate) fn wait(mut self, silence: Duration) -> Result<Finished> {
+        let began = Instant::now();
         loop {
             match self.child.try_wait().context("waiting for QEMU")? {
                 Some(status) if self.started_again(status)? => {}
@@ -171,7 +174,7 @@ impl<'a> Running<'a> {
                     let end = judge(status, read("exit-code").as_deref(), read("error").as_deref());
                     return self.finish(end, Some(status));
                 }
-                None if Instant::now() >= deadline => {
+                None if is_over(began.elapsed(), self.output.lock().last.max(began).elapsed(), silence) => {
                     self.kill()?;
                     return self.finish(End::TimedOut, None);
                 }
@@ -292,6 +295,11 @@ fn spawn(command: Command) -> Result<Child> {
     launch::spawn(command).context("starting setpriv with QEMU")
 }
 
+/// Whether the time of a command is over, that has run for `elapsed` and written nothing for `silent`.
+fn is_over(elapsed: Duration, silent: Duration, silence: Duration) -> bool {
+    silent >= silence || elapsed >= silence * LONGEST
+}
+
 /// How the machine ended, from QEMU's exit status and from what the guest left in the shared directory.
 ///
 /// The guest's code is in a file since QEMU's exit code holds only seven bits of it, as `2 * code + 1`; both must be
@@ -317,9 +325,17 @@ struct Output {
     more: Condvar,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Kept {
     bytes: Vec<u8>,
+    /// When the last of them came; at first, when the machine was started.
+    last: Instant,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self { bytes: Vec::new(), last: Instant::now() }
+    }
 }
 
 impl Output {
@@ -338,7 +354,10 @@ impl Output {
             if read == 0 {
                 return Ok(());
             }
-            self.lock().bytes.extend_from_slice(&block[..read]);
+            let mut kept = self.lock();
+            kept.bytes.extend_from_slice(&block[..read]);
+            kept.last = Instant::now();
+            drop(kept);
             self.more.notify_all();
             if let Sink::Shown(prefix) = sink {
                 show(&block[..read], prefix, &mut at_line_start)?;
@@ -395,6 +414,15 @@ mod tests {
     #[test]
     fn a_guest_that_did_not_boot_says_why() {
         assert_eq!(judge(exited(3), None, Some("wire: no\n")), End::SetupFailed("wire: no".into()));
+    }
+
+    #[test]
+    fn a_command_that_goes_on_has_more_time_than_a_silent_one() {
+        let seconds = Duration::from_secs;
+        assert!(!is_over(seconds(599), seconds(599), seconds(600)));
+        assert!(is_over(seconds(600), seconds(600), seconds(600)));
+        assert!(!is_over(seconds(1799), seconds(20), seconds(600)));
+        assert!(is_over(seconds(1800), seconds(0), seconds(600)));
     }
 
     #[test]
