@@ -27,8 +27,15 @@ use crate::{
 /// How many tests nextest runs at once, unless somebody has set it.
 const TEST_THREADS: &str = "NEXTEST_TEST_THREADS";
 
-/// Most tests wait for the better part of their time: for losses, pauses and processes that start.
+/// Most tests wait for the better part of their time: for losses, pauses and processes that start. So where there are few processors more tests run than
+/// there are of these, up to as many as fit into the memory of a small machine.
 const TESTS_OF_A_PROCESSOR: usize = 3;
+const TESTS_OF_FEW_PROCESSORS_MAX: usize = 12;
+
+/// How many tests run at once on so many processors.
+fn tests_at_once(processors: usize) -> usize {
+    (processors * TESTS_OF_A_PROCESSOR).min(TESTS_OF_FEW_PROCESSORS_MAX).max(processors)
+}
 
 /// Runs suites from the root of the workspace; prints the closing lines.
 pub(crate) fn run_all(suites: &[Suite], quick: bool) -> Result<ExitCode> {
@@ -224,7 +231,7 @@ fn run(suite: &Suite, to: &mut impl Write) -> Result<Ended> {
     command.stdout(input.try_clone()?).stderr(input);
     if suite.counting == Counting::ByTest(Runner::Nextest) && env::var_os(TEST_THREADS).is_none() {
         let processors = thread::available_parallelism().map_or(1, usize::from);
-        command.env(TEST_THREADS, (processors * TESTS_OF_A_PROCESSOR).to_string());
+        command.env(TEST_THREADS, tests_at_once(processors).to_string());
     }
     let reports = env::temp_dir().join(format!("pmof-skips-{}-{}", process::id(), suite.name));
     fs::write(&reports, "").with_context(|| format!("making {}", reports.display()))?;
@@ -405,6 +412,11 @@ mod tests {
         });
         assert_eq!(outcomes.iter().map(|(name, _)| *name).collect::<Vec<_>>(), ["a", "b", "c", "d", "e"]);
         assert_eq!((outcomes[0].1, outcomes[4].1), (1, 1));
+    }
+
+    #[test]
+    fn few_processors_run_several_tests_each() {
+        assert_eq!([1, 2, 4, 8, 64].map(tests_at_once), [3, 6, 12, 12, 64]);
     }
 
     #[test]
