@@ -34,7 +34,8 @@ pub use action::{Action, Answer, CallId, Question, SiteId};
 pub use heard::{is_promoted, was_promoted};
 pub use judge::one_twice;
 pub use outcome::{
-    Cause, Failure, FoundPool, Identity, Left, MadePool, OpenedReplica, Outcome, Reason, Refusal, UnreadReplica,
+    Cause, Failure, FoundPool, Identity, Left, MadePool, OpenedReplica, OpenedReply, Outcome, Reason, Refusal,
+    UnreadReplica,
 };
 pub use rules::{Rules, ShippedRules};
 

@@ -14,7 +14,7 @@ use crate::{
     epochs::{self, Driver, Introduced, Introducing},
     lineage::Found,
     member_state::MemberState,
-    opening::{Failure, Identity, Reason},
+    opening::{Failure, Identity, OpenedReply, Reason},
     pages::PageMap,
 };
 
@@ -196,26 +196,10 @@ async fn returning<D: Returns>(driver: &D, left: &mut Option<PageMap>) -> Halted
         return Err(Halt::Ended);
     }
     let site = driver.connect(&lost).await.ok_or(Halt::Later)?;
-    let Reply::Opened {
-        pool_uuid: uuid,
-        replica_uuid,
-        size_bytes,
-        replica_count,
-        replica_index: index,
-        user_flags,
-        state,
-        descriptor,
-        enclosed,
-    } = ask_for(driver, &site, &lost).await?
-    else {
-        return Err(Halt::Later);
-    };
+    let told = OpenedReply::of(ask_for(driver, &site, &lost).await?).map_err(unfit)?;
     let identity = driver.terms()?.identity;
-    let found = Identity { uuid, size_bytes, user_flags, replica_count };
-    Identity::check(found, &mut Some(identity)).map_err(rejected)?;
-    if index >= replica_count {
-        return Err(Halt::Later);
-    }
+    told.check(&mut Some(identity)).map_err(unfit)?;
+    let OpenedReply { identity: Identity { size_bytes, .. }, index, replica_uuid, state, descriptor, enclosed } = told;
     let reached = driver.reach(&site, &descriptor, size_bytes)?;
     let (may_return, is_witness) = members.lock().await.with(|epochs| {
         let membership = &epochs.membership;
@@ -232,6 +216,11 @@ async fn returning<D: Returns>(driver: &D, left: &mut Option<PageMap>) -> Halted
         driver.give_up(&member);
     }
     Ok(Connected { is_compared: introduced?, member })
+}
+
+/// What does not fit the pool stays so; what is no right reply may be one the next time.
+fn unfit<F>(why: Reason) -> Halt<F> {
+    if matches!(why, Reason::Unexpected) { Halt::Later } else { rejected(why) }
 }
 
 fn rejected<F>(why: Reason) -> Halt<F> {
@@ -354,7 +343,7 @@ async fn no_longer_slow<D: Returns>(
 /// Has a member know durably that it is behind the epoch in force, and gives it its place. False: it did not take that, or too few are left, or the pool is being
 /// closed.
 ///
-/// `known`: the replica that it is, where it has to be a member now. `found`: its state, unless it stayed connected. It is told without the lock, so that a member that
+/// `known`: the replica that it is, where it has to be a member now. `found`: its state, unless it stayed connected. The requests go to it without the lock, so that a member that
 /// does not answer delays no other.
 pub async fn introduce<M: Members>(
     members: &M,

@@ -1,4 +1,4 @@
-//! What is told together with a pool that was opened, so that it need not be asked for.
+//! What a target says of a pool together with the reply to its opening, so that no request for it follows.
 
 use alloc::vec::Vec;
 
@@ -66,7 +66,7 @@ impl Body<'_> {
         Ok(Enclosed { roster, domain, intent })
     }
 
-    /// All words of a map of which those are told that are not zero.
+    /// All words of a map whose message has only those other than zero.
     fn intent_of(&mut self, size_bytes: u64) -> Parsed<Vec<u32>> {
         let mut words = alloc::vec![0; IntentLayout::new(size_bytes).word_count()];
         while !self.is_empty() {

@@ -284,7 +284,7 @@ impl Changer<'_> {
             self.give_up(position, made.of_roster.index);
         } else {
             made.member.standing().is_made_a_member();
-            if !self.returns.is_learner(position) {
+            if !self.returns.is_candidate(position) {
                 self.returns.bring_in(position);
             }
             self.shared.events.add(match role {

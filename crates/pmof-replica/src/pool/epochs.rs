@@ -106,7 +106,7 @@ impl<S: DerefMut<Target = State>> Driver for Locked<'_, S> {
     }
 }
 
-/// Members of an open pool, which are told of its epochs one by one.
+/// A pool's members, to which requests are sent one by one.
 impl returning::Members for Epochs {
     type Member = Arc<dyn Member>;
     type Failure = ReplicaError;
@@ -227,7 +227,7 @@ impl Epochs {
     }
 
     /// Has a replica that was made know durably that it is behind the epoch in force, and gives it its place. False: it did not take that, or too few are left, or the
-    /// pool is being closed. It is told without the lock, so that one that does not answer delays no other.
+    /// pool is being closed. The requests go to it without the lock, so that one that does not answer delays no other.
     pub(super) fn introduce(&self, position: usize, index: u16, made: &PoolState, member: &Arc<dyn Member>) -> bool {
         done(returning::introduce(self, position, (index, None, Some(made)), member))
     }

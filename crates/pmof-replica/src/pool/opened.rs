@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pmof_access::{Durability, Medium, Memory, RemoteRegion};
 use pmof_control::{OpenFor, PoolState, Reply};
 pub(super) use pmof_replication::opening::Identity;
+use pmof_replication::opening::OpenedReply;
 use uuid::Uuid;
 
 use crate::{
@@ -38,28 +39,13 @@ pub(super) fn check_opened(
     access: OpenFor,
     identity: &mut Option<Identity>,
 ) -> Result<Checked, ReplicaError> {
-    let Reply::Opened {
-        pool_uuid,
-        replica_uuid,
-        size_bytes,
-        replica_count,
-        replica_index,
-        user_flags,
-        state,
-        descriptor,
-        enclosed: _,
-    } = reply
-    else {
-        return Err(ReplicaError::Unexpected);
-    };
+    let told = OpenedReply::of(reply)?;
     // Before it is compared: what does not describe its memory is no target.
-    Reached::check(site, &descriptor)?;
-    Identity::check(Identity { uuid: pool_uuid, size_bytes, user_flags, replica_count }, identity)?;
-    if replica_index >= replica_count {
-        return Err(ReplicaError::Unexpected);
-    }
+    Reached::check(site, &told.descriptor)?;
+    told.check(identity)?;
+    let OpenedReply { identity: Identity { size_bytes, .. }, index, replica_uuid, state, descriptor, .. } = told;
     let reached = Reached::open(site, &descriptor, size_bytes, (wanted, access))?;
-    Ok(Checked { index: replica_index, replica_uuid, size_bytes, state, reached })
+    Ok(Checked { index, replica_uuid, size_bytes, state, reached })
 }
 
 impl Reached {

@@ -65,7 +65,7 @@ impl Counter {
     }
 }
 
-/// A frame of an initiator that has to be answered before it goes on. Those that lie next to each other and are no messages are answered together.
+/// A frame of an initiator that has to be answered before it goes on. Neighbours that are no messages are answered together.
 fn note(waits: &Waits, frame: &Frame, payload: &[u8]) {
     let mut waits = waits.lock();
     match frame.opcode {

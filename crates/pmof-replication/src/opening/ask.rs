@@ -11,7 +11,7 @@ use super::{
     action::{Action, Answer, SiteId},
     exchange::{Exchange, Patience, Task},
     limits::{BUSY_WAIT, busy_pauses},
-    outcome::{Identity, OpenedReplica},
+    outcome::{Identity, OpenedReplica, OpenedReply},
     rules::Rules,
 };
 use crate::{
@@ -445,28 +445,13 @@ fn checked(
     (position, site): (usize, SiteId),
     identity: &mut Option<Identity>,
 ) -> Result<(OpenedReplica, Enclosed), Reason> {
-    let Reply::Opened {
-        pool_uuid,
-        replica_uuid,
-        size_bytes,
-        replica_count,
-        replica_index,
-        user_flags,
-        state,
-        enclosed,
-        ..
-    } = reply
-    else {
-        return Err(Reason::Unexpected);
-    };
-    Identity::check(Identity { uuid: pool_uuid, size_bytes, user_flags, replica_count }, identity)?;
-    if replica_index >= replica_count {
-        return Err(Reason::Unexpected);
-    }
+    let told = OpenedReply::of(reply)?;
+    told.check(identity)?;
+    let OpenedReply { identity: Identity { size_bytes, .. }, index, replica_uuid, state, enclosed, .. } = told;
     let replica = OpenedReplica {
         position,
         site,
-        index: replica_index,
+        index,
         replica_uuid,
         state,
         roster: None,
@@ -476,7 +461,7 @@ fn checked(
         domain: None,
         intent: None,
     };
-    Ok((replica, *enclosed))
+    Ok((replica, enclosed))
 }
 
 /// What there is to know of an open replica beyond its state.

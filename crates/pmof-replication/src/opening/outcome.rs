@@ -3,7 +3,7 @@
 use alloc::{string::String, sync::Arc, vec::Vec};
 use core::time::Duration;
 
-use pmof_control::{FailureDomain, PoolRefusal, PoolState, Roster, USER_FLAGS_BYTES, WITNESS_BYTES};
+use pmof_control::{Enclosed, FailureDomain, PoolRefusal, PoolState, Reply, Roster, USER_FLAGS_BYTES, WITNESS_BYTES};
 use uuid::Uuid;
 
 use super::action::SiteId;
@@ -195,6 +195,57 @@ impl Identity {
 
     fn mismatch(&self, found_uuid: Uuid, found_bytes: u64) -> Reason {
         Reason::Mismatch { uuid: self.uuid, found_uuid, size_bytes: self.size_bytes, found_bytes }
+    }
+}
+
+/// What the reply to an opening says of a replica.
+#[derive(Debug)]
+pub struct OpenedReply {
+    /// Of its pool. The size is its own: that of a witness, if it is one.
+    pub identity: Identity,
+    /// Its index among the members.
+    pub index: u16,
+    /// Its identity.
+    pub replica_uuid: Uuid,
+    /// Its state when it was opened.
+    pub state: PoolState,
+    /// Where its memory is.
+    pub descriptor: Vec<u8>,
+    /// What no longer needs to be asked for.
+    pub enclosed: Enclosed,
+}
+
+impl OpenedReply {
+    /// What a reply says.
+    ///
+    /// # Errors
+    /// [`Reason::Unexpected`], of a reply to something else.
+    pub fn of(reply: Reply) -> Result<Self, Reason> {
+        let Reply::Opened {
+            pool_uuid: uuid,
+            replica_uuid,
+            size_bytes,
+            replica_count,
+            replica_index: index,
+            user_flags,
+            state,
+            descriptor,
+            enclosed,
+        } = reply
+        else {
+            return Err(Reason::Unexpected);
+        };
+        let identity = Identity { uuid, size_bytes, user_flags, replica_count };
+        Ok(Self { identity, index, replica_uuid, state, descriptor, enclosed: *enclosed })
+    }
+
+    /// Checks that the replica is of the pool that `first` was found of, or the first, as [`Identity::check`] does.
+    ///
+    /// # Errors
+    /// [`Reason::Mismatch`], and [`Reason::Unexpected`] where its pool has fewer replicas than its index says.
+    pub fn check(&self, first: &mut Option<Identity>) -> Result<(), Reason> {
+        Identity::check(self.identity, first)?;
+        if self.index < self.identity.replica_count { Ok(()) } else { Err(Reason::Unexpected) }
     }
 }
 

@@ -126,8 +126,8 @@ pub(super) async fn join<D: Returns>(driver: &D, member: &D::Member, catch_up: &
         return Err(Halt::Later);
     }
     catch_up.note_flushed();
-    let last_bytes = driver.limits()?.last_bytes;
-    if catch_up.missing_bytes() > last_bytes {
+    let limits = driver.limits()?;
+    if catch_up.missing_bytes() > limits.last_bytes {
         return Ok(None);
     }
     let epochs = driver.epochs()?;
@@ -138,11 +138,11 @@ pub(super) async fn join<D: Returns>(driver: &D, member: &D::Member, catch_up: &
     let joining = announce_with(&*epochs, driver.position(), member, limit).await?;
     let pool = driver.pool()?;
     let held = driver.hold_all(&pool).await?;
-    if catch_up.missing_bytes() > last_bytes {
+    if catch_up.missing_bytes() > limits.last_bytes {
         return Ok(None);
     }
     let mut copied_bytes = 0;
-    while let Some(window) = catch_up.open_window(0, Limits::SHIPPED.copied) {
+    while let Some(window) = catch_up.open_window(0, limits.copied) {
         let copied = driver.copy_window(Some(&held), member, &window, false).await;
         catch_up.close_window(&window);
         copied_bytes += copied?;

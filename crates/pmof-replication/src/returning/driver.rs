@@ -55,7 +55,7 @@ pub enum Rejection<F> {
 /// The result of a step of a return by the driver `D`.
 pub type Halted<T, D> = Result<T, Halt<<D as Returns>::Failure>>;
 
-/// The epochs of an open pool, and members that are told of them one by one.
+/// The epochs of an open pool, and its members, to which requests are sent one by one.
 pub trait Members {
     /// A member, by one connection to it.
     type Member: Clone;
@@ -299,7 +299,7 @@ pub trait Returns: Sized {
     /// The member has all that the others have. Returns its state: it may be lost or left behind.
     fn note_caught_up(&self, member: &Self::Member) -> MemberState;
 
-    /// The member counts: no catch-up is told of new writes for it.
+    /// The member counts: no catch-up notes new writes for it.
     fn note_joined(&self, held: Self::Held<'_>);
 
     /// The catch-up of a member has halted: a slow one is left behind, another one is lost.

@@ -1,4 +1,4 @@
-//! How fast a replica that returns is copied to: those who write meanwhile have their share.
+//! How fast a replica that returns is copied to: writers have their share meanwhile.
 
 use core::time::Duration;
 

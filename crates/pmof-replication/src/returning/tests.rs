@@ -67,7 +67,7 @@ struct Pool {
     require: Cell<Durability>,
     /// The steps that halt the next time, as slow ones.
     slow: RefCell<Vec<&'static str>>,
-    /// The same of those that lose the member.
+    /// The same of steps that lose the member.
     lost: RefCell<Vec<&'static str>>,
     /// Pages that are written when the step comes.
     written: RefCell<Vec<(&'static str, Range<u64>)>>,

@@ -3,7 +3,7 @@
 //! The order is what makes a takeover safe. Nothing is granted before all of it is done:
 //!
 //! 1. what can refuse the takeover is asked first, while the holder is unharmed: the room for a copy where one is needed;
-//! 2. the holder's connection ends: what it has in flight is not carried out, and no success that comes later is told;
+//! 2. the holder's connection ends: what it has in flight is not carried out, and a success that comes later is not reported;
 //! 3. its rights to the memory are revoked: the device's key is gone, and a process that has the memory mapped reads that it is fenced;
 //! 4. where such a process lives, the replica moves to another file, since its late stores reach the old one whatever it reads.
 
@@ -52,7 +52,7 @@ pub fn judge<R: Rules>(holder: &Holder<'_, R>, silence: Duration, claim: Claim) 
 pub enum FencingOutput {
     /// Takes the room for a copy of the file.
     PrepareCopy,
-    /// Names the successor to those who find the replica in use.
+    /// Names the successor to programs that find the replica in use.
     NameSuccessor,
     /// Ends the holder's connection.
     EndConnection,

@@ -117,7 +117,7 @@ impl<R: Rules> OpenReplica<R> {
         Self { keeps_intent: false, has_begun: false, roster_parts: Vec::new(), ..self }
     }
 
-    /// Whether an epoch is one of those who have it open for writing now.
+    /// Whether an epoch is of the writer that has it open now.
     pub fn is_epoch_of_writer(&self, epoch: Uuid) -> bool {
         self.rules.is_epoch_of_writer(self, epoch)
     }

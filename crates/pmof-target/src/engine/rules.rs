@@ -25,7 +25,7 @@ pub trait Rules: Copy {
         PoolState::is_in_both_slots(page)
     }
 
-    /// Whether an epoch is one of those who have the replica open for writing now. The epoch that they found is that of the writer before, who knows it too.
+    /// Whether an epoch is of the writer that has the replica open now. The epoch that this writer found is that of the one before, who knows it too.
     fn is_epoch_of_writer<R: Rules>(&self, replica: &OpenReplica<R>, epoch: Uuid) -> bool {
         replica.named_epoch() == Some(epoch) || (replica.has_begun() && replica.state().epoch.id == epoch)
     }

@@ -330,11 +330,11 @@ impl engine::Returns for Return<'_> {
     }
 
     async fn wait_as_candidate(&self, member: &Arc<dyn Member>) -> Halted<bool, Self> {
-        self.returns.wait_as_learner(self.position, &**member)
+        self.returns.wait_as_candidate(self.position, &**member)
     }
 
     fn gives_up_candidate(&self) -> bool {
-        self.returns.gives_up_learner(self.pool, self.position)
+        self.returns.gives_up_candidate(self.pool, self.position)
     }
 
     fn note_rejected(&self, why: Rejection<ReplicaError>, is_first: bool) {

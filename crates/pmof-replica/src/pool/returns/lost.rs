@@ -32,7 +32,7 @@ impl Lost {
 
 /// A replica that is copied to while it is no member.
 #[derive(Debug)]
-pub(super) struct Learner {
+pub(super) struct Candidate {
     pub(super) position: usize,
     /// The number of the spare that it is made of.
     pub(super) spare: u16,
@@ -49,7 +49,7 @@ pub(in crate::pool) struct Spares {
     /// One at a time.
     pub(super) is_taking: AtomicBool,
     /// Where the replica lies that is to be a member when it lacks little.
-    pub(super) learner: Mutex<Option<Learner>>,
+    pub(super) candidate: Mutex<Option<Candidate>>,
     /// Why spares could not be taken, by their numbers.
     pub(super) refused: Mutex<BTreeMap<u16, Arc<ChangeError>>>,
     /// Somebody wants to change the members, and does not wait for that.
@@ -68,7 +68,7 @@ impl Spares {
             after,
             lost: Mutex::default(),
             is_taking: AtomicBool::new(false),
-            learner: Mutex::default(),
+            candidate: Mutex::default(),
             refused: Mutex::default(),
             gives_way: AtomicBool::new(false),
             failed: Mutex::default(),
@@ -76,8 +76,8 @@ impl Spares {
     }
 
     /// Whether the replica at this position is to be a member only when it lacks little.
-    pub(super) fn is_learner(&self, position: usize) -> bool {
-        self.learner.lock().as_ref().is_some_and(|learner| learner.position == position)
+    pub(super) fn is_candidate(&self, position: usize) -> bool {
+        self.candidate.lock().as_ref().is_some_and(|candidate| candidate.position == position)
     }
 
     /// Whether the last try is over for long enough.

@@ -8,7 +8,7 @@ use std::{
 use parking_lot::MutexGuard;
 use pmof_mem::causes;
 
-use super::{Returns, Shared, hold, lost::Learner, spawn};
+use super::{Returns, Shared, hold, lost::Candidate, spawn};
 use crate::{
     ChangeError, ReplicaError,
     member::Member,
@@ -24,7 +24,7 @@ pub(in crate::pool) struct Learning<'r>(&'r Returns);
 impl Learning<'_> {
     /// Whether it was given up meanwhile, so that nobody brings it in who does not begin to.
     pub(in crate::pool) fn end(self) -> bool {
-        self.0.spares.learner.lock().take().is_some_and(|learner| learner.is_given_up)
+        self.0.spares.candidate.lock().take().is_some_and(|candidate| candidate.is_given_up)
     }
 
     /// Whether the replica is to be given up: somebody else changes the members, or the pool is being closed.
@@ -35,14 +35,14 @@ impl Learning<'_> {
 
 impl Drop for Learning<'_> {
     fn drop(&mut self) {
-        *self.0.spares.learner.lock() = None;
+        *self.0.spares.candidate.lock() = None;
     }
 }
 
 impl Returns {
     /// Has the replica at a position be copied to, which is no member yet.
     pub(in crate::pool) fn learn(&self, position: usize, spare: u16) -> Learning<'_> {
-        *self.spares.learner.lock() = Some(Learner { position, spare, is_given_up: false });
+        *self.spares.candidate.lock() = Some(Candidate { position, spare, is_given_up: false });
         self.bring_in(position);
         Learning(self)
     }
@@ -60,23 +60,23 @@ impl Returns {
 
     /// What is being done with a spare.
     pub(in crate::pool) fn spare_state(&self, open: &Open, spare: u16) -> SpareState {
-        let learner = self.spares.learner.lock();
-        if let Some(learner) = learner.as_ref().filter(|learner| learner.spare == spare) {
-            let missing_bytes = open.missing_bytes(learner.position).unwrap_or(open.facts.size_bytes);
+        let candidate = self.spares.candidate.lock();
+        if let Some(candidate) = candidate.as_ref().filter(|candidate| candidate.spare == spare) {
+            let missing_bytes = open.missing_bytes(candidate.position).unwrap_or(open.facts.size_bytes);
             return SpareState::CopiedTo { missing_bytes };
         }
-        drop(learner);
+        drop(candidate);
         let refused = self.spares.refused.lock();
         refused.get(&spare).map_or(SpareState::Idle, |why| SpareState::NotTaken(Arc::clone(why)))
     }
 
-    pub(in crate::pool) fn is_learner(&self, position: usize) -> bool {
-        self.spares.is_learner(position)
+    pub(in crate::pool) fn is_candidate(&self, position: usize) -> bool {
+        self.spares.is_candidate(position)
     }
 
     /// Waits a little while a replica is no member yet. False: it is one, or may become one.
-    pub(super) fn wait_as_learner(&self, position: usize, member: &dyn Member) -> Result<bool, Halt> {
-        if !self.spares.is_learner(position) {
+    pub(super) fn wait_as_candidate(&self, position: usize, member: &dyn Member) -> Result<bool, Halt> {
+        if !self.spares.is_candidate(position) {
             return Ok(false);
         }
         if !self.pause(LOOK) || !member.state().is_connected() {
@@ -86,11 +86,13 @@ impl Returns {
     }
 
     /// A replica that is no member yet was lost: whoever wanted it to be one notices, and nobody brings it back. False: it is a member.
-    pub(super) fn gives_up_learner(&self, pool: &Weak<Shared>, position: usize) -> bool {
+    pub(super) fn gives_up_candidate(&self, pool: &Weak<Shared>, position: usize) -> bool {
         let open = hold(pool);
-        let mut learner = self.spares.learner.lock();
-        let Some(learner) = learner.as_mut().filter(|learner| learner.position == position) else { return false };
-        learner.is_given_up = true;
+        let mut candidate = self.spares.candidate.lock();
+        let Some(candidate) = candidate.as_mut().filter(|candidate| candidate.position == position) else {
+            return false;
+        };
+        candidate.is_given_up = true;
         if let Ok(open) = open {
             open.members[position].standing().fail(ReplicaError::Behind);
         }
