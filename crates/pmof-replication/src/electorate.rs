@@ -1,11 +1,12 @@
 //! Whose word counts when a pool is opened: the members that it has now, decided from what those that were found keep, without input or output.
 
-use alloc::vec::Vec;
+use alloc::{collections::BTreeSet, vec::Vec};
 
 use pmof_control::{Role, Roster};
 use uuid::Uuid;
 
 use crate::{
+    keeper::Kept,
     lineage::{Agreement, Found, confirmed, quorum, votes_needed},
     roster::settled_at,
 };
@@ -42,6 +43,15 @@ impl Electorate {
     /// announced to enough of the members before and after it, each of which had the roster first, so that whoever can open the pool has met one that knows.
     /// `made`: replicas that the pool was made with.
     pub fn of(words: &[Word<'_>], made: u16) -> Self {
+        Self::with_confirmed(words, made, &BTreeSet::new())
+    }
+
+    /// The same where a keeper outside of the members has the epoch in force, by which a change holds or does not.
+    pub fn by(kept: &Kept, words: &[Word<'_>], made: u16) -> Self {
+        Self::with_confirmed(words, made, &kept.in_force.line().collect())
+    }
+
+    fn with_confirmed(words: &[Word<'_>], made: u16, in_force: &BTreeSet<Uuid>) -> Self {
         let settled = words.iter().filter_map(|word| {
             let roster = word.roster?;
             // What others were told of is no change of these: one that was to come and never did may have met an epoch that was given up.
@@ -49,7 +59,8 @@ impl Electorate {
                 |word: &&Word<'_>| roster.counted().any(|member| member.is(word.found.index, word.replica_uuid));
             let found: Vec<_> = words.iter().filter(is_of).map(|word| word.found).collect();
             let confirmed = confirmed(&found);
-            Some((roster.settled(|epoch| confirmed.contains(&epoch)), roster))
+            let holds = |epoch| confirmed.contains(&epoch) || in_force.contains(&epoch);
+            Some((roster.settled(holds), roster))
         });
         let settled: Vec<_> = settled.collect();
         let uncertain = words.iter().filter(|word| word.roster.is_some_and(|roster| roster.is_uncertain));
@@ -122,6 +133,13 @@ impl Electorate {
         let is_of_members = self.is_of_members(agreement);
         let is_enough = |members| agreement.is_enough(found, members, is_of_members);
         core::iter::once(self.roster.indexes()).chain(before).all(is_enough) && self.is_certain(agreement, found)
+    }
+
+    /// The same where a keeper outside of the members decides: one that is in sync is enough, whose roster is as it was told. It had that before the keeper put its epoch in force.
+    pub fn is_enough_by_keeper(&self, agreement: &Agreement, found: &[Found<'_>]) -> bool {
+        let mut in_sync = agreement.in_sync.iter().map(|at| found[*at].index);
+        let has_certain = in_sync.any(|index| self.uncertain & (1 << index) == 0);
+        has_certain || (!agreement.in_sync.is_empty() && self.is_certain(agreement, found))
     }
 
     /// Whether the roster is the last one that was in force, wherever a damaged slot may have held a newer one: all members by this one are here, and those with

@@ -9,17 +9,24 @@ use pmof_control::{PoolState, Reply, Request, Role, Roster, RosterMember, Roster
 use uuid::Uuid;
 
 use crate::{
+    keeper::{Keeper, KeeperError},
     member_state::MemberState,
     membership::{Changed, Membership, Plan, Planned},
     roster::with_uncounted,
     view::{Change, Introduction, Positions, Step, View},
 };
 
+mod member_quorum;
 #[cfg(test)]
 mod tests;
 
+pub use member_quorum::MemberQuorum;
+
 /// How often a change of the members is tried that losses and returns disturb.
 const ATTEMPTS: usize = 3;
+
+/// How often an epoch is announced that another writer's announcements displace: two writers of which each has members that the other lacks must not wait for each other.
+const ANNOUNCEMENTS: usize = 3;
 
 /// What a writer knows of the epochs and the members.
 #[derive(Debug)]
@@ -36,6 +43,14 @@ pub struct Epochs {
 
 /// What the steps need of the members, and of the process. The caller keeps others from changing epochs while a step runs.
 pub trait Driver {
+    /// What decides which epoch is in force.
+    type Keeper<'k>: Keeper
+    where
+        Self: 'k;
+
+    /// The pool's keeper of epochs. It is asked while no one else changes epochs.
+    fn keeper(&self) -> Self::Keeper<'_>;
+
     /// Looks at the epochs, or changes them. Never across a wait.
     fn with<T>(&self, look: impl FnOnce(&mut Epochs) -> T) -> T;
 
@@ -51,6 +66,9 @@ pub trait Driver {
 
     /// The members of the epoch that a quorum knows durably have changed, or may have.
     fn note_current(&self, current: Positions);
+
+    /// The keeper has refused what it was asked for. After [`KeeperError::Overruled`] this writer can change nothing: the pool is another writer's.
+    fn note_refused(&self, _why: &KeeperError) {}
 }
 
 /// An epoch that was announced for a member to join by.
@@ -199,6 +217,7 @@ pub async fn begin(driver: &impl Driver) -> bool {
 
 async fn go_on(driver: &impl Driver, mut change: Change) -> bool {
     driver.with(Epochs::note_change);
+    let mut displaced = 0;
     loop {
         let informed = inform(driver).await;
         let (in_use, name) = (in_use(driver), driver.fresh_name());
@@ -208,7 +227,15 @@ async fn go_on(driver: &impl Driver, mut change: Change) -> bool {
         });
         driver.note_current(current);
         match step {
-            Step::TellAll(question) => _ = driver.tell(informed, &question.0, &question.1).await,
+            Step::TellAll(question) => match ask_keeper(driver, &change).await {
+                Ok(()) => _ = driver.tell(informed, &question.0, &question.1).await,
+                Err(why) => {
+                    displaced += usize::from(matches!(why, KeeperError::Displaced { .. }));
+                    if !refused(driver, &mut change, &why) || displaced == ANNOUNCEMENTS {
+                        return false;
+                    }
+                }
+            },
             Step::Done(is_done) => {
                 if is_done {
                     settle_members(driver).await;
@@ -217,6 +244,28 @@ async fn go_on(driver: &impl Driver, mut change: Change) -> bool {
             }
         }
     }
+}
+
+/// Has the keeper decide on the next step of a change before the members hear of it. So a member that knows of an epoch knows that none announced before it can come in force, and
+/// one that has confirmed an epoch knows that it is in force.
+async fn ask_keeper(driver: &impl Driver, change: &Change) -> Result<(), KeeperError> {
+    let Some(record) = driver.with(|epochs| epochs.view.record(change)) else { return Ok(()) };
+    if matches!(change, Change::Confirmed(_)) {
+        return driver.keeper().confirm(&record).await;
+    }
+    driver.keeper().begin(&record).await?;
+    driver.with(|epochs| epochs.view.note_kept());
+    Ok(())
+}
+
+/// Takes a change back that the keeper has refused. Whether it goes on at once.
+fn refused(driver: &impl Driver, change: &mut Change, why: &KeeperError) -> bool {
+    let (goes_on, current) = driver.with(|epochs| (epochs.view.refused(change, why), epochs.view.current()));
+    driver.note_current(current);
+    if !goes_on {
+        driver.note_refused(why);
+    }
+    goes_on
 }
 
 /// A change of the members whose epoch is in force holds: has them keep it so.
@@ -355,10 +404,15 @@ pub async fn announce_with(driver: &impl Driver, position: usize, mark: Request)
     let mut change = Change::default();
     let informed = inform(driver).await;
     let (in_use, name) = (in_use(driver) | 1 << position, driver.fresh_name());
-    match driver.with(|epochs| epochs.view.announce(&mut change, informed, in_use, name)) {
-        Step::TellAll(question) => _ = driver.tell(informed, &question.0, &question.1).await,
-        Step::Done(_) => return None,
+    let Step::TellAll(question) = driver.with(|epochs| epochs.view.announce(&mut change, informed, in_use, name))
+    else {
+        return None;
+    };
+    if let Err(why) = ask_keeper(driver, &change).await {
+        refused(driver, &mut change, &why);
+        return None;
     }
+    driver.tell(informed, &question.0, &question.1).await;
     Some(Joining { change, changes, mark })
 }
 
@@ -370,8 +424,10 @@ impl Joining {
 }
 
 /// Confirms the epoch that was announced, while nothing is posted; where another was announced since, or a member was lost or came back, begins one
-/// anew. The member has everything now, and counts from here on, if it is still in sync then.
-pub async fn join(driver: &impl Driver, joining: &Joining) {
+/// anew. The member has everything now, and counts from here on, if it is still in sync then. False: the keeper did not put an epoch in force that counts it.
+pub async fn join(driver: &impl Driver, joining: &Joining) -> bool {
     let is_fresh = driver.with(|epochs| epochs.changes == joining.changes);
-    go_on(driver, if is_fresh { joining.change } else { Change::default() }).await;
+    let is_done = go_on(driver, if is_fresh { joining.change } else { Change::default() }).await;
+    // Without a quorum nothing is acknowledged until there is one, and the member has all that was.
+    is_done || driver.with(|epochs| epochs.view.is_kept_by_members())
 }

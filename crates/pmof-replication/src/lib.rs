@@ -11,6 +11,7 @@ pub mod catch_up;
 pub mod domain;
 pub mod electorate;
 pub mod epochs;
+pub mod keeper;
 pub mod lineage;
 pub mod member_state;
 #[cfg(test)]

@@ -8,6 +8,8 @@ use alloc::{collections::BTreeSet, vec::Vec};
 use pmof_control::{ANCESTORS_MAX, Epoch, PoolState, REPLICAS_MAX};
 use uuid::Uuid;
 
+use crate::keeper::{EpochRecord, KeeperError, Kept};
+
 #[cfg(test)]
 mod model;
 #[cfg(test)]
@@ -296,6 +298,35 @@ pub fn agree(found: &[Found<'_>], made: u16) -> Result<Agreement, Vec<(usize, Ap
         Some(main) if majority_knows_nothing_of(main, &lines, made) => Err(without_majority(main, &lines)),
         Some(main) => agreement(found, &lines, main),
     }
+}
+
+/// The same where a keeper outside of the members has the epoch in force: those of its members that are here are in sync, however few they are.
+///
+/// # Errors
+/// The members that are here, none of which has everything.
+pub fn agree_by(kept: &Kept, found: &[Found<'_>]) -> Result<Agreement, Vec<(usize, Apart)>> {
+    let EpochRecord { epoch, opening, ancestors } = &kept.in_force;
+    let main = Line { epoch: *epoch, opening: *opening, ancestors, is_behind: false, mark: 0 };
+    agreement(found, &lines_by(kept, found), &main)
+}
+
+/// Whether the keeper has not lost changes, as far as the members that are here know.
+///
+/// # Errors
+/// [`KeeperError::PutBack`].
+pub fn check_kept(kept: &Kept, found: &[Found<'_>]) -> Result<(), KeeperError> {
+    let newest = kept.in_force.epoch.id;
+    let lines = lines_by(kept, found);
+    match lines.iter().find(|line| line.epoch.id != newest && line.since(newest).is_some()) {
+        None => Ok(()),
+        Some(line) => Err(KeeperError::PutBack { known: line.epoch.id }),
+    }
+}
+
+fn lines_by<'a>(kept: &Kept, found: &[Found<'a>]) -> Vec<Line<'a>> {
+    let mut confirmed = confirmed(found);
+    confirmed.extend(kept.in_force.line());
+    found.iter().map(|found| Line::of(found, &confirmed)).collect()
 }
 
 /// Epochs that may have been written under.

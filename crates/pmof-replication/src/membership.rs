@@ -19,6 +19,8 @@ pub struct Membership {
     kept: Positions,
     /// Members that a change under way leaves out, while they have all that the others have.
     leaving: Positions,
+    /// The change, while it is not known whether the keeper has put its epoch in force.
+    unsure: Option<Plan>,
 }
 
 /// A change of the members.
@@ -144,25 +146,34 @@ impl Membership {
         match (view.has_begun(plan.epoch), is_in_force) {
             (true, true) => Changed::Done,
             (true, false) => Changed::Undecided,
+            (false, _) if view.is_unsure(plan.epoch) => Changed::Undecided,
             (false, _) => Changed::Disturbed,
         }
     }
 
     /// Takes back what was planned, if it was not made: its epoch was confirmed by nobody. Whether all are to be told the roster before it.
     pub fn take_back(&mut self, view: &mut View, plan: Plan, changed: Changed) -> bool {
-        let is_not_made = matches!(changed, Changed::TooFew | Changed::Disturbed);
-        if is_not_made {
-            self.leaving = 0;
-            view.give_up_plan();
+        if view.is_unsure(plan.epoch) {
+            self.unsure = Some(plan);
+            return false;
         }
-        is_not_made && self.replace(plan.before)
+        let is_not_made = matches!(changed, Changed::TooFew | Changed::Disturbed);
+        is_not_made && self.give_up(view, plan)
     }
 
-    /// A change of the members whose epoch is in force holds, whoever opens the pool next: they keep it as they keep what they were made with. Whether there is one.
+    fn give_up(&mut self, view: &mut View, plan: Plan) -> bool {
+        self.leaving = 0;
+        view.give_up_plan();
+        self.replace(plan.before)
+    }
+
+    /// A change of the members whose epoch is in force holds in each opening from now on: they keep it as they keep what they were made with. One whose epoch can never be in force
+    /// is taken back. Whether there is either.
     pub fn settle(&mut self, view: &mut View) -> bool {
+        let unsure = self.unsure.take();
         let holds = |roster: &&Roster| roster.change.is_some_and(|change| view.has_begun(change.epoch));
         let Some(settled) = self.roster.as_ref().filter(holds).map(|roster| settled(roster, view.opening())) else {
-            return false;
+            return unsure.is_some_and(|plan| self.give_up(view, plan));
         };
         view.adopt();
         self.replace(settled)

@@ -14,7 +14,7 @@ use pmof_control::{OpenFor, USER_FLAGS_BYTES};
 use pmof_terms::Durability;
 use uuid::Uuid;
 
-use crate::place::Place;
+use crate::{keeper::KeptBy, place::Place};
 
 mod action;
 mod ask;
@@ -57,6 +57,8 @@ pub struct Terms {
     pub least_domains: usize,
     /// Await each replica, also when enough others have answered.
     pub is_patient: bool,
+    /// What decides which epoch is in force.
+    pub keeper: KeptBy,
 }
 
 /// A pool to be made.

@@ -5,7 +5,10 @@ use alloc::{boxed::Box, vec, vec::Vec};
 use pmof_control::{ANCESTORS_MAX, Epoch, PoolState, Reply, Request};
 use uuid::Uuid;
 
-use crate::lineage::{Base, quorum};
+use crate::{
+    keeper::{EpochRecord, KeeperError, Kept, KeptBy},
+    lineage::{Base, quorum},
+};
 
 #[cfg(test)]
 mod model;
@@ -24,12 +27,24 @@ pub struct Rule {
     count: usize,
     /// So many of them must know.
     quorum: usize,
+    keeper: KeptBy,
 }
 
 impl Rule {
     /// The rule of a pool of so many members.
     pub fn of(count: usize) -> Self {
-        Self { members: Positions::MAX, count, quorum: quorum(count) }
+        Self { members: Positions::MAX, count, quorum: quorum(count), keeper: KeptBy::Members }
+    }
+
+    /// The same where this keeper decides: with one outside of the members any of them are enough.
+    #[must_use]
+    pub fn kept_by(self, keeper: KeptBy) -> Self {
+        Self { keeper, ..self }.of_count(self.count)
+    }
+
+    fn of_count(self, count: usize) -> Self {
+        let quorum = if self.keeper == KeptBy::Members { quorum(count) } else { 0 };
+        Self { count, quorum, ..self }
     }
 
     /// The same where fewer are enough, as whoever opens it has decided.
@@ -53,9 +68,9 @@ impl Rule {
         (connected & self.members).count_ones() as usize >= self.quorum
     }
 
-    /// Whether any two sets of so many meet.
+    /// Whether any two sets of so many meet, or need not, as another keeper decides.
     fn is_majority(&self) -> bool {
-        2 * self.quorum > self.count
+        2 * self.quorum > self.count || self.keeper != KeptBy::Members
     }
 }
 
@@ -95,6 +110,12 @@ pub struct View {
     overruled: Vec<(Epoch, Uuid)>,
     /// Epochs that this writer has announced, in force or not.
     own: Vec<Uuid>,
+    /// The last of them, if it is not in force.
+    announced: Option<Announced>,
+    /// The same, while it is not known whether the keeper has put it in force.
+    unsure: Option<Announced>,
+    /// Another writer's epoch that the keeper has put in force.
+    overruled_by: Option<Uuid>,
 }
 
 /// Epochs of one opening that are remembered, 1 MiB of them. After more a successor is known only by what it takes away.
@@ -190,6 +211,9 @@ impl View {
             found_marked: 0,
             overruled,
             own,
+            announced: None,
+            unsure: None,
+            overruled_by: None,
         }
     }
 
@@ -216,7 +240,7 @@ impl View {
     /// A member is to come, to this position, or to go: from now on an epoch needs enough members both as they are and as they will be.
     pub fn plan(&mut self, position: Option<usize>, is_added: bool) {
         let count = if is_added { self.rule.count + 1 } else { self.rule.count.saturating_sub(1) };
-        let next = Rule { count, quorum: quorum(count), ..self.rule };
+        let next = self.rule.of_count(count);
         let next = position.map_or(next, |at| if is_added { next.with(at) } else { next.without(at) });
         self.other = Some(Other::Next(next));
     }
@@ -249,6 +273,11 @@ impl View {
         (self.rule.count, self.rule.quorum)
     }
 
+    /// Whether the members decide which epoch is in force.
+    pub fn is_kept_by_members(&self) -> bool {
+        self.rule.keeper == KeptBy::Members
+    }
+
     /// Whether an epoch is among those that led to the one in force, or is it.
     pub fn has_begun(&self, epoch: Uuid) -> bool {
         self.base.ancestors.iter().any(|known| known.id == epoch && known.members != 0)
@@ -261,7 +290,7 @@ impl View {
         match core::mem::take(change) {
             Change::Named(id) => named = Some(id),
             Change::Announced(announced) if connected == announced.connected => {
-                if announced.in_use & !self.durable != 0 {
+                if announced.in_use & !self.safe() != 0 {
                     self.current = 0;
                 }
                 *change = Change::Confirmed(announced);
@@ -269,12 +298,7 @@ impl View {
                 return Step::TellAll(Box::new((confirm, Reply::Confirmed)));
             }
             Change::Confirmed(announced) => {
-                self.note_left(self.equal & !announced.in_use);
-                if self.equal != 0 {
-                    self.equal = announced.in_use;
-                }
-                self.base = Base::after(announced.epoch, announced.opening, &self.base.ancestors);
-                (self.in_force, self.current, self.durable) = (announced.in_use, 0, 0);
+                self.put_in_force(announced);
                 if connected == announced.connected {
                     (self.current, self.durable, self.needed) = (announced.in_use, announced.in_use, 0);
                     // Those that know of this epoch are enough for the others never to be in force, which the next one says.
@@ -286,10 +310,10 @@ impl View {
             Change::Idle | Change::Announced(_) => {}
         }
         if !self.may_go_on_with(connected, in_use) {
-            self.current = self.durable;
+            self.current = self.safe();
             return Step::Done(false);
         }
-        self.current = if in_use & !self.durable == 0 { self.durable } else { 0 };
+        self.current = if in_use & !self.safe() == 0 { self.safe() } else { 0 };
         let indexes = self.indexes.iter().enumerate().filter(|(position, _)| in_use & (1 << position) != 0);
         let epoch = Epoch::new(named.unwrap_or(fresh), indexes.filter_map(|(_, index)| *index));
         if self.own.len() < OWN_MAX {
@@ -297,8 +321,91 @@ impl View {
         }
         let opening = self.base.opening.saturating_add(1);
         let ancestors = self.base.ancestors.clone();
-        *change = Change::Announced(Announced { epoch, opening, connected, in_use });
+        let announced = Announced { epoch, opening, connected, in_use };
+        (*change, self.announced) = (Change::Announced(announced), Some(announced));
         Step::TellAll(Box::new((Request::Begin { opening, epoch, ancestors }, Reply::Begun)))
+    }
+
+    /// The epoch of a change is in force, whether all that are to know have heard of it or not.
+    fn put_in_force(&mut self, announced: Announced) {
+        self.note_left(self.equal & !announced.in_use);
+        if self.equal != 0 {
+            self.equal = announced.in_use;
+        }
+        self.base = Base::after(announced.epoch, announced.opening, &self.base.ancestors);
+        (self.in_force, self.current, self.durable) = (announced.in_use, 0, 0);
+        (self.announced, self.unsure) = (None, None);
+    }
+
+    /// Members of which all must have what is acknowledged while no other epoch is in force; none while there are no such.
+    fn safe(&self) -> Positions {
+        let unsure = self.unsure.map_or(0, |unsure| unsure.in_use);
+        if self.durable == 0 { 0 } else { self.durable | unsure }
+    }
+
+    /// What the keeper is asked about a change: the epoch that it announces or confirms.
+    pub fn record(&self, change: &Change) -> Option<EpochRecord> {
+        let (Change::Announced(announced) | Change::Confirmed(announced)) = change else { return None };
+        let Announced { epoch, opening, .. } = *announced;
+        Some(EpochRecord { epoch, opening, ancestors: self.base.ancestors.clone() })
+    }
+
+    /// The keeper has announced an epoch behind the one in force: one before it cannot come in force.
+    pub fn note_kept(&mut self) {
+        self.unsure = None;
+    }
+
+    /// The keeper has not done what it was asked for a change. Whether the change is to go on at once, from its first step.
+    pub fn refused(&mut self, change: &mut Change, why: &KeeperError) -> bool {
+        let mut goes_on = matches!(why, KeeperError::Displaced { .. });
+        match (why, core::mem::take(change)) {
+            (KeeperError::Overruled { by }, _) => {
+                let own = self.unsure.filter(|unsure| unsure.epoch.id == *by);
+                goes_on = own.is_some();
+                match own {
+                    Some(own) => self.put_in_force(own),
+                    None => self.note_overruled(*by),
+                }
+            }
+            (KeeperError::Unknown, Change::Confirmed(announced)) => self.unsure = Some(announced),
+            _ => {}
+        }
+        self.current = self.safe();
+        goes_on
+    }
+
+    /// Another writer's epoch is in force: nothing is acknowledged to this writer from now on.
+    fn note_overruled(&mut self, by: Uuid) {
+        self.overruled_by = Some(by);
+        (self.unsure, self.current, self.durable) = (None, 0, 0);
+    }
+
+    /// What a keeper was found to have. Returns the epoch by which another writer has overruled this one, if it has.
+    pub fn note_in_force(&mut self, kept: &Kept) -> Option<Uuid> {
+        let id = kept.in_force.epoch.id;
+        let is_unsure = self.unsure.is_some_and(|unsure| unsure.epoch.id == id);
+        if Some(id) != self.epoch() && !is_unsure && !self.own.contains(&id) {
+            self.note_overruled(id);
+        }
+        self.overruled_by
+    }
+
+    /// The epoch of another writer that has overruled this one.
+    pub fn overruled_by(&self) -> Option<Uuid> {
+        self.overruled_by
+    }
+
+    /// Whether it is not known if the keeper has put this epoch in force.
+    pub fn is_unsure(&self, epoch: Uuid) -> bool {
+        self.unsure.is_some_and(|unsure| unsure.epoch.id == epoch)
+    }
+
+    /// The epoch in force and the one that is announced, as this writer knows them. `None`: there is no epoch.
+    pub fn kept(&self) -> Option<Kept> {
+        let (epoch, ancestors) = self.base.ancestors.split_first()?;
+        let in_force = EpochRecord { epoch: *epoch, opening: self.base.opening, ancestors: ancestors.to_vec() };
+        let announced = self.announced.and_then(|announced| self.record(&Change::Announced(announced)));
+        Some(Kept { in_force, announced })
     }
 
     /// The first step of a change to an epoch in which a member takes part that is about to join, and is not in sync yet: until the next one everything is acknowledged
@@ -318,7 +425,7 @@ impl View {
     /// Whether an epoch of the members in sync may begin where those that are connected know of it.
     pub fn may_go_on_with(&self, connected: Positions, in_use: Positions) -> bool {
         let is_enough = self.is_quorum(connected) && self.needed & !connected == 0;
-        in_use != 0 && is_enough && self.is_heard(in_use)
+        in_use != 0 && is_enough && self.is_heard(in_use) && self.overruled_by.is_none()
     }
 
     /// Whether those who might open the pool without the members in sync hear of a new epoch. Where a quorum is no majority, all members of

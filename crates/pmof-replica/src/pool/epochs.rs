@@ -15,7 +15,7 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use pmof_control::{OpenFor, PoolState, Reply, Request, Roster};
 use pmof_replication::{
-    epochs::{self as engine, Driver},
+    epochs::{self as engine, Driver, MemberQuorum},
     member_state::MemberState,
     returning,
 };
@@ -85,6 +85,15 @@ impl<S: DerefMut<Target = State>> Drop for Locked<'_, S> {
 }
 
 impl<S: DerefMut<Target = State>> Driver for Locked<'_, S> {
+    type Keeper<'k>
+        = MemberQuorum<'k, Self>
+    where
+        Self: 'k;
+
+    fn keeper(&self) -> MemberQuorum<'_, Self> {
+        MemberQuorum::of(self)
+    }
+
     fn with<T>(&self, look: impl FnOnce(&mut engine::Epochs) -> T) -> T {
         look(&mut self.state.borrow_mut().known)
     }

@@ -8,8 +8,9 @@ use std::{
 use pmof_access::Durability;
 use pmof_control::{MeantReplica, OpenFor, Reply, Request, USER_FLAGS_BYTES};
 use pmof_pool::Comparison;
-use pmof_replication::opening::{
-    self as engine, Creation, FoundPool, Left, MadePool, OpenedReplica, Outcome, Refusal, ShippedRules,
+use pmof_replication::{
+    keeper::KeptBy,
+    opening::{self as engine, Creation, FoundPool, Left, MadePool, OpenedReplica, Outcome, Refusal, ShippedRules},
 };
 use uuid::Uuid;
 
@@ -130,6 +131,7 @@ impl Opening {
             least_replicas: terms.least(),
             least_domains: terms.domains(),
             is_patient: haste.is_patient(),
+            keeper: KeptBy::Members,
         }
     }
 

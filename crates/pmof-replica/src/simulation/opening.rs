@@ -13,10 +13,11 @@ use pmof_access::{ConnectionError, Durability};
 use pmof_control::{ControlVersion, MessageHead, OpenFor, Reply, Request, Role};
 use pmof_replication::{
     epochs::Epochs,
+    keeper::{KeeperError, Kept, KeptBy},
     member_state::MemberState,
     opening::{
         self as engine, Action, Answer as Done, CallId, Cause, FoundPool, Left, OpenedReplica, Outcome, Question,
-        Reason, Refusal, Rules, SiteId,
+        Reason, Refusal, Rules, ShippedRules, SiteId,
     },
 };
 use uuid::Uuid;
@@ -34,7 +35,7 @@ use super::{
 use crate::{
     PoolUrl, ReplicaError,
     electorate::{Electorate, Word},
-    lineage::{Agreement, Apart, Found, agree, votes_needed},
+    lineage::{Agreement, Apart, Found, votes_needed},
     pages::{PAGE_BYTES, PageMap},
     roster::{FoundMember, noted},
     target::read_reply,
@@ -85,29 +86,29 @@ fn is_busy(cause: &Cause<ReplicaError>) -> bool {
 struct Broken(Option<Control>);
 
 impl Rules for Broken {
-    fn electorate(&self, words: &[Word<'_>], made: u16) -> Electorate {
+    fn electorate(&self, words: &[Word<'_>], made: u16, kept: Option<&Kept>) -> Electorate {
         if self.0 != Some(Control::AnnouncedHolds) {
-            return Electorate::of(words, made);
+            return ShippedRules.electorate(words, made, kept);
         }
         let settled: Vec<_> = words.iter().map(|word| word.roster.map(|roster| roster.settled(|_| true))).collect();
         let words = words.iter().zip(&settled).map(|(word, roster)| Word { roster: roster.as_ref(), ..*word });
-        Electorate::of(&words.collect::<Vec<_>>(), made)
+        ShippedRules.electorate(&words.collect::<Vec<_>>(), made, kept)
     }
 
     fn is_member(&self, electorate: &Electorate, index: u16, replica_uuid: Uuid) -> bool {
         self.0 == Some(Control::RemovedVotes) || electorate.has(index, replica_uuid)
     }
 
-    fn agree(&self, found: &[Found<'_>], made: u16) -> Result<Agreement, Vec<(usize, Apart)>> {
+    fn agree(&self, found: &[Found<'_>], made: u16, kept: Option<&Kept>) -> Result<Agreement, Vec<(usize, Apart)>> {
         if self.0 != Some(Control::MarksNotCompared) {
-            return agree(found, made);
+            return ShippedRules.agree(found, made, kept);
         }
         let mut states: Vec<_> = found.iter().map(|found| found.state.clone()).collect();
         for state in &mut states {
             state.mark = 0;
         }
         let found = found.iter().zip(&states).map(|(found, state)| Found { state, ..*found });
-        agree(&found.collect::<Vec<_>>(), made)
+        ShippedRules.agree(&found.collect::<Vec<_>>(), made, kept)
     }
 
     fn put_behind(&self, agreement: &mut Agreement, found: &[Found<'_>]) {
@@ -122,11 +123,17 @@ impl Rules for Broken {
         }
     }
 
-    fn is_enough(&self, electorate: &Electorate, agreement: &Agreement, found: &[Found<'_>]) -> bool {
+    fn is_enough(
+        &self,
+        electorate: &Electorate,
+        agreement: &Agreement,
+        found: &[Found<'_>],
+        kept: Option<&Kept>,
+    ) -> bool {
         match self.0 {
             Some(Control::TooFewVotes) => true,
             Some(Control::RemovedVotes) => agreement.voters().count() >= votes_needed(electorate.count().into()),
-            _ => electorate.is_enough(agreement, found),
+            _ => ShippedRules.is_enough(electorate, agreement, found, kept),
         }
     }
 }
@@ -176,6 +183,7 @@ async fn drive(
         least_replicas: 1,
         least_domains: 1,
         is_patient,
+        keeper: KeptBy::Members,
     };
     let (places, rules) = {
         let world = world.borrow();
@@ -231,6 +239,9 @@ impl Driver {
             Action::Unmap { .. } => return,
             // Others may be enough all the same.
             Action::Survey => return self.answered.push_back((call, Ok(Done::Done))),
+            Action::ReadKeeper => {
+                return self.answered.push_back((call, Ok(Done::Kept(Err(KeeperError::Unreachable)))));
+            }
             Action::Drop { site } => {
                 let connection = self.sites.remove(&site).and_then(|site| site.connection);
                 return connection.into_iter().for_each(|connection| self.world.borrow_mut().close_here(connection));

@@ -142,6 +142,15 @@ pub(super) struct Locked<'s> {
 }
 
 impl Driver for Locked<'_> {
+    type Keeper<'k>
+        = <Session as Driver>::Keeper<'k>
+    where
+        Self: 'k;
+
+    fn keeper(&self) -> Self::Keeper<'_> {
+        self.session.keeper()
+    }
+
     fn with<T>(&self, look: impl FnOnce(&mut Epochs) -> T) -> T {
         self.session.with(look)
     }

@@ -10,7 +10,7 @@ use std::{
 
 use pmof_control::{ControlVersion, MessageHead, Reply, Request, Roster, RosterPart};
 use pmof_replication::{
-    epochs::{self, Driver, Epochs},
+    epochs::{self, Driver, Epochs, MemberQuorum},
     member_state::{Event, Link, MemberCell, MemberState, Transition},
 };
 use uuid::Uuid;
@@ -228,6 +228,12 @@ pub(super) async fn give_roster(world: &Shared, member: &Member, roster: &Roster
 }
 
 impl Driver for Session {
+    type Keeper<'k> = MemberQuorum<'k, Self>;
+
+    fn keeper(&self) -> MemberQuorum<'_, Self> {
+        MemberQuorum::of(self)
+    }
+
     fn with<T>(&self, look: impl FnOnce(&mut Epochs) -> T) -> T {
         look(&mut self.epochs.borrow_mut())
     }

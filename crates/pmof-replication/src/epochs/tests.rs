@@ -8,7 +8,10 @@ use std::{string::String, vec::Vec};
 use pmof_control::{Epoch, PoolState, Role};
 
 use super::*;
+
+mod outside;
 use crate::{
+    keeper::tests::{Either, InMemory},
     lineage::Base,
     member_state::{Event, Link, MemberCell},
     view::Rule,
@@ -23,6 +26,9 @@ struct Members {
     fails: Cell<Option<(usize, usize)>>,
     names: Cell<u128>,
     current: Cell<Positions>,
+    /// A keeper outside of the members.
+    keeper: Option<InMemory>,
+    refused: RefCell<Vec<KeeperError>>,
 }
 
 fn uuid(index: u16) -> Uuid {
@@ -47,6 +53,8 @@ fn members(count: usize) -> Members {
         fails: Cell::new(None),
         names: Cell::new(100),
         current: Cell::new(0),
+        keeper: None,
+        refused: RefCell::default(),
     }
 }
 
@@ -62,6 +70,15 @@ impl Members {
 }
 
 impl Driver for Members {
+    type Keeper<'k> = Either<MemberQuorum<'k, Self>, &'k InMemory>;
+
+    fn keeper(&self) -> Self::Keeper<'_> {
+        match &self.keeper {
+            None => Either::Members(MemberQuorum::of(self)),
+            Some(outside) => Either::Outside(outside),
+        }
+    }
+
     fn with<T>(&self, look: impl FnOnce(&mut Epochs) -> T) -> T {
         look(&mut self.epochs.borrow_mut())
     }
@@ -93,6 +110,10 @@ impl Driver for Members {
 
     fn note_current(&self, current: Positions) {
         self.current.set(current);
+    }
+
+    fn note_refused(&self, why: &KeeperError) {
+        self.refused.borrow_mut().push(why.clone());
     }
 }
 

@@ -5,6 +5,8 @@ use core::time::Duration;
 
 use pmof_control::{OpenFor, Reply, Request};
 
+use crate::keeper::ReadKept;
+
 /// A connection to one address, or an attempt to make one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SiteId(pub(super) u32);
@@ -49,6 +51,8 @@ pub enum Action<P> {
     },
     /// Asks the members that answer whether they are enough to open the pool. Answer: [`Answer::Done`], or any failure.
     Survey,
+    /// [Reads](crate::keeper::Keeper::read) what the keeper outside of the members has. Answer: [`Answer::Kept`].
+    ReadKeeper,
     /// Ends the connection. What is in flight there is never answered.
     Drop {
         /// Which.
@@ -72,4 +76,6 @@ pub enum Answer {
     Done,
     /// The target's reply.
     Reply(Box<Reply>),
+    /// What the keeper has, or why it is not known.
+    Kept(ReadKept),
 }

@@ -15,6 +15,7 @@ use super::{
     rules::Rules,
 };
 use crate::{
+    keeper::KeptBy,
     lineage::{Agreement, quorum, votes_needed},
     place::{FoundMember, Place, elsewhere},
 };
@@ -190,7 +191,8 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
 
     /// Before any writer is fenced: where fewer are connected than an opening needs of as many as the pool was made with, others must be enough.
     async fn check_take_over(&mut self) -> Result<(), Refusal<F>> {
-        if self.terms.take_over.is_none() || self.terms.min_replicas.is_some() {
+        let is_counted = self.terms.min_replicas.is_none() && self.terms.keeper == KeptBy::Members;
+        if self.terms.take_over.is_none() || !is_counted {
             return Ok(());
         }
         let exchange = Rc::clone(&self.exchange);
@@ -522,14 +524,14 @@ pub(super) async fn read_roster<P, F: Failure>(
 pub(super) async fn done<P, F: Failure>(exchange: &Exchange<P, F>, action: Action<P>) -> Result<(), Cause<F>> {
     match exchange.ask(action).await? {
         Answer::Done => Ok(()),
-        Answer::Reply(_) => Err(Reason::Unexpected.into()),
+        Answer::Reply(_) | Answer::Kept(_) => Err(Reason::Unexpected.into()),
     }
 }
 
 pub(super) async fn reply<P, F: Failure>(exchange: &Exchange<P, F>, site: SiteId, request: Request) -> Replied<F> {
     match exchange.ask(Action::Send { site, request }).await? {
         Answer::Reply(reply) => Ok(*reply),
-        Answer::Done => Err(Reason::Unexpected.into()),
+        Answer::Done | Answer::Kept(_) => Err(Reason::Unexpected.into()),
     }
 }
 

@@ -1,12 +1,12 @@
 //! Whether the replicas that are open make the pool, and which of them have to catch up.
 
-use alloc::vec::Vec;
+use alloc::{boxed::Box, vec::Vec};
 
 use pmof_control::OpenFor;
 
 use super::{
     Cause, Failure, Refusal, Rules,
-    action::Action,
+    action::{Action, Answer},
     ask::{Failed, Run},
     heard::Heard,
     outcome::{Identity, OpenedReplica, UnreadReplica},
@@ -14,7 +14,8 @@ use super::{
 use crate::{
     domain::{distinct, numbered},
     electorate::{Electorate, Word},
-    lineage::{Agreement, Apart, Found, votes_needed},
+    keeper::{KeeperError, Kept, KeptBy},
+    lineage::{Agreement, Apart, Found, check_kept, votes_needed},
     place::Place,
 };
 
@@ -28,9 +29,10 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
         heard: &[Heard],
     ) -> Result<(Identity, Electorate, Agreement), Refusal<F>> {
         let made = identity.map_or(0, |identity| identity.replica_count);
+        let kept = self.read_keeper().await?;
         let mut words = words(opened);
         words.extend(heard.iter().filter_map(|heard| heard.word(opened)));
-        let electorate = self.rules.electorate(&words, made);
+        let electorate = self.rules.electorate(&words, made, kept.as_deref());
         let identity = identity.map(|identity| Identity { replica_count: electorate.count(), ..identity });
         self.leave_out_non_members(opened, &electorate).await;
         self.leave_out_copies(opened, &electorate).await;
@@ -42,12 +44,23 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
         if let Some(alone) = alone {
             return Err(alone);
         }
-        let (identity, agreement) = self.judge(opened, failed, identity, &electorate).await?;
+        let (identity, agreement) = self.judge(opened, failed, identity, (&electorate, kept.as_deref())).await?;
         if self.access == OpenFor::Write {
             self.check_acknowledge(electorate.data_count())?;
             self.check_domains(opened)?;
         }
         Ok((identity, electorate, agreement))
+    }
+
+    /// What a keeper outside of the members has. The replicas are open, so that a writer before can change it behind this only without them; then this opening's own epoch is refused.
+    async fn read_keeper(&self) -> Result<Option<Box<Kept>>, Refusal<F>> {
+        if self.terms.keeper == KeptBy::Members {
+            return Ok(None);
+        }
+        match self.exchange.ask(Action::ReadKeeper).await {
+            Ok(Answer::Kept(kept)) => kept.map(Some).map_err(Refusal::Keeper),
+            _ => Err(Refusal::Keeper(KeeperError::Unreachable)),
+        }
     }
 
     /// Whether a persist of a pool with so many replicas can ever be acknowledged.
@@ -74,7 +87,7 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
         opened: &mut Vec<OpenedReplica>,
         failed: Vec<Failed<F>>,
         identity: Option<Identity>,
-        electorate: &Electorate,
+        (electorate, kept): (&Electorate, Option<&Kept>),
     ) -> Result<(Identity, Agreement), Refusal<F>> {
         for Failed { position, cause, .. } in failed {
             self.leave_out(position, cause)?;
@@ -93,11 +106,13 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
             return Err(Refusal::SameReplica { position, other, index });
         }
         let found: Vec<_> = opened.iter().map(|opened| Found { index: opened.index, state: &opened.state }).collect();
-        let mut agreement = self.rules.agree(&found, made).map_err(|apart| refused_apart(opened, &apart, made))?;
+        kept.map_or(Ok(()), |kept| check_kept(kept, &found)).map_err(Refusal::Keeper)?;
+        let agreed = self.rules.agree(&found, made, kept);
+        let mut agreement = agreed.map_err(|apart| refused_apart(opened, &apart, made))?;
         if self.access == OpenFor::Write {
             self.rules.put_behind(&mut agreement, &found);
         }
-        let is_enough = self.rules.is_enough(electorate, &agreement, &found);
+        let is_enough = self.rules.is_enough(electorate, &agreement, &found, kept);
         if let Err(refusal) = self.check_enough(&found, &agreement, electorate, is_enough) {
             let others = [&agreement.behind[..], &agreement.foreign, &agreement.stale].concat();
             return Err(if others.is_empty() { refusal } else { refused_apart(opened, &others, made) });
@@ -105,7 +120,7 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
         let source = opened[agreement.source].position;
         self.sort_out(opened, &agreement, made).await;
         // With as many as an opening needs, and fewer than are to know of an epoch, the others may be opened in the same way.
-        let is_quorum = electorate.is_quorum(opened.iter().map(|opened| opened.index));
+        let is_quorum = kept.is_some() || electorate.is_quorum(opened.iter().map(|opened| opened.index));
         self.is_forced = self.terms.min_replicas.is_some() && !(is_enough && is_quorum && !self.has_older);
         agreement.source = opened.iter().position(|opened| opened.position == source).unwrap_or(0);
         Ok((identity, agreement))

@@ -9,6 +9,7 @@ use uuid::Uuid;
 use super::action::SiteId;
 use crate::{
     electorate::Electorate,
+    keeper::KeeperError,
     lineage::{Apart, Base, Outsider},
 };
 
@@ -403,6 +404,8 @@ pub enum Refusal<F> {
     },
     /// The [survey](super::Action::Survey) found too few members to take the pool over.
     Survey,
+    /// What the keeper outside of the members has is not known, or does not count.
+    Keeper(KeeperError),
 }
 
 /// What an opening has come to. Connections that it does not name are to be dropped.

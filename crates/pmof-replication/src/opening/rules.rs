@@ -6,14 +6,18 @@ use uuid::Uuid;
 
 use crate::{
     electorate::{Electorate, Word},
-    lineage::{Agreement, Apart, Found, agree},
+    keeper::Kept,
+    lineage::{Agreement, Apart, Found, agree, agree_by},
 };
 
-/// How an opening judges what it found.
+/// How an opening judges what it found. `kept`: what a keeper outside of the members has, where the pool has one.
 pub trait Rules {
     /// The members that the pool has.
-    fn electorate(&self, words: &[Word<'_>], made: u16) -> Electorate {
-        Electorate::of(words, made)
+    fn electorate(&self, words: &[Word<'_>], made: u16, kept: Option<&Kept>) -> Electorate {
+        match kept {
+            None => Electorate::of(words, made),
+            Some(kept) => Electorate::by(kept, words, made),
+        }
     }
 
     /// Whether a replica is a member with a vote.
@@ -25,8 +29,11 @@ pub trait Rules {
     ///
     /// # Errors
     /// The replicas that do not, where nothing decides which of them count.
-    fn agree(&self, found: &[Found<'_>], made: u16) -> Result<Agreement, Vec<(usize, Apart)>> {
-        agree(found, made)
+    fn agree(&self, found: &[Found<'_>], made: u16, kept: Option<&Kept>) -> Result<Agreement, Vec<(usize, Apart)>> {
+        match kept {
+            None => agree(found, made),
+            Some(kept) => agree_by(kept, found),
+        }
     }
 
     /// Has a writer's members catch up that may lack what was acknowledged.
@@ -36,8 +43,17 @@ pub trait Rules {
     }
 
     /// Whether those in sync have all that was ever acknowledged, and no others can go on without them.
-    fn is_enough(&self, electorate: &Electorate, agreement: &Agreement, found: &[Found<'_>]) -> bool {
-        electorate.is_enough(agreement, found)
+    fn is_enough(
+        &self,
+        electorate: &Electorate,
+        agreement: &Agreement,
+        found: &[Found<'_>],
+        kept: Option<&Kept>,
+    ) -> bool {
+        match kept {
+            None => electorate.is_enough(agreement, found),
+            Some(_) => electorate.is_enough_by_keeper(agreement, found),
+        }
     }
 }
 

@@ -9,7 +9,12 @@ use pmof_terms::{Durability, MediumKind};
 use uuid::Uuid;
 
 use super::*;
-use crate::place::Place;
+use crate::{
+    keeper::{KeeperError, Kept, KeptBy},
+    place::Place,
+};
+
+mod kept_outside;
 
 const SIZE_BYTES: u64 = 1 << 20;
 const POOL: Uuid = Uuid::from_u128(77);
@@ -92,6 +97,8 @@ struct Net {
     dropped: Vec<SiteId>,
     /// Each answer comes twice, and once more at the end.
     repeats: bool,
+    /// What the keeper outside of the members has.
+    kept: Option<Kept>,
 }
 
 fn uuid(index: u16) -> Uuid {
@@ -135,6 +142,7 @@ fn net(count: u16) -> Net {
         at: BTreeMap::new(),
         dropped: Vec::new(),
         repeats: false,
+        kept: None,
     }
 }
 
@@ -150,6 +158,7 @@ fn terms() -> Terms {
         least_replicas: 1,
         least_domains: 1,
         is_patient: false,
+        keeper: KeptBy::Members,
     }
 }
 
@@ -182,6 +191,9 @@ impl Net {
                 Some(node.reply(request, count).map(|reply| Answer::Reply(Box::new(reply))).map_err(Failed::Refused))
             }
             Action::Map { .. } | Action::Survey => Some(Ok(Answer::Done)),
+            Action::ReadKeeper => {
+                Some(Ok(Answer::Kept(self.kept.clone().ok_or(KeeperError::Unreachable).map(Box::new))))
+            }
             Action::Unmap { .. } => None,
             Action::Drop { site } => {
                 self.dropped.push(*site);

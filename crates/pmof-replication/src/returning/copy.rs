@@ -193,7 +193,9 @@ async fn confirm<D: Returns>(
     if caught_up.is_behind() {
         return Err(not_joined(caught_up));
     }
-    epochs::join(&locked, joining).await;
+    if !epochs::join(&locked, joining).await {
+        return Err(Halt::Later);
+    }
     let joined = members.state(member);
     if joined.is_in_sync() { Ok(()) } else { Err(not_joined(joined)) }
 }

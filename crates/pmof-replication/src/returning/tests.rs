@@ -22,7 +22,7 @@ use pmof_terms::MediumKind;
 use super::*;
 use crate::{
     catch_up::Limit,
-    epochs::Epochs,
+    epochs::{Epochs, MemberQuorum},
     lineage::Base,
     member_state::{Event, MemberCell},
     membership::Membership,
@@ -185,6 +185,15 @@ impl Pool {
 struct Locked<'p>(&'p Pool);
 
 impl Driver for Locked<'_> {
+    type Keeper<'k>
+        = MemberQuorum<'k, Self>
+    where
+        Self: 'k;
+
+    fn keeper(&self) -> MemberQuorum<'_, Self> {
+        MemberQuorum::of(self)
+    }
+
     fn with<T>(&self, look: impl FnOnce(&mut Epochs) -> T) -> T {
         look(&mut self.0.epochs.borrow_mut())
     }

@@ -15,7 +15,10 @@ use std::{
 
 use pmof_access::Durability;
 use pmof_control::{OpenFor, Reply, Request};
-use pmof_replication::opening::{Action, Answer, CallId, Failure, Opening, Outcome, Question, SiteId};
+use pmof_replication::{
+    keeper::KeeperError,
+    opening::{Action, Answer, CallId, Failure, Opening, Outcome, Question, SiteId},
+};
 
 use crate::{PoolError, PoolUrl, ReplicaError, peers::Peers, pool::opened::Reached, reach::Reach, site::Site};
 
@@ -267,6 +270,8 @@ impl<'d> Running<'d> {
                 );
                 self.answered.push_back((call, answer));
             }
+            // The members of these pools are their own keeper.
+            Action::ReadKeeper => self.answered.push_back((call, Ok(Answer::Kept(Err(KeeperError::Unreachable))))),
             Action::Drop { site } => {
                 if let Some(hand) = self.hands.remove(&site) {
                     hand.given_up.store(true, Ordering::Relaxed);
@@ -286,7 +291,7 @@ impl<'d> Running<'d> {
             Action::Send { site, .. } | Action::Map { site, .. } | Action::Unmap { site } | Action::Drop { site } => {
                 site
             }
-            Action::Survey => return true,
+            Action::Survey | Action::ReadKeeper => return true,
         };
         self.hands.get(site).is_some_and(|hand| matches!(hand.work, Work::Here(_)))
     }

@@ -11,8 +11,8 @@ impl Opening {
     pub(super) fn refused(&self, refusal: Refusal<ReplicaError>) -> PoolError {
         let left_out = self.told_left_out();
         match refusal {
-            // The one that says more was given before.
-            Refusal::NoReplicas | Refusal::Survey => PoolError::NoReplicas,
+            // The survey has given the one that says more. The members of these pools are their own keeper.
+            Refusal::NoReplicas | Refusal::Survey | Refusal::Keeper(_) => PoolError::NoReplicas,
             Refusal::Replica { position, cause } => {
                 let (replica, source) = self.named((position, cause));
                 PoolError::Replica { replica, source }
