@@ -126,7 +126,10 @@ pub use listener::{AcceptOptions, ConnectionRequest, DEFAULT_HANDSHAKE_TIMEOUT, 
 pub use method::Method;
 pub use peer::{Peer, PendingConnection};
 #[cfg(feature = "fabric")]
-pub use pmof_fabric::{FabricError, Offer as FabricOffer, Survey as FabricSurvey, survey as fabric_survey};
+pub use pmof_fabric::{
+    EndpointKind as FabricEndpointKind, FabricError, Failure as FabricFailure, Offer as FabricOffer,
+    Survey as FabricSurvey, survey as fabric_survey,
+};
 pub use pmof_mem::{Declaration, Durability, Evidence, Lent, Mechanism, Medium, MediumKind, MemError, Memory, Promise};
 pub use pmof_proto::{
     Access, Capabilities, ConnectionError, DESCRIPTOR_BYTES, DescriptorError, Flushed, MemoryAccount, MemoryBudget,
@@ -136,7 +139,7 @@ pub use pmof_proto::{
 #[cfg(feature = "rds")]
 pub use pmof_rds::{Carrier as RdsCarrier, RdsError, Survey as RdsSurvey, survey as rds_survey};
 #[cfg(feature = "verbs")]
-pub use pmof_verbs::{DeviceInfo, VerbsError, devices as rdma_devices};
+pub use pmof_verbs::{DeviceInfo, LinkLayer, OnDemandPaging, PortInfo, PortState, VerbsError, devices as rdma_devices};
 pub use progress::{BackgroundThreads, DEFAULT_SPIN, Progress, ReadyFlag, Waiting};
 pub use queue::{BackgroundFlushes, CompletionQueue, QueueOptions};
 pub use region::{Region, RegionPart, RegionSlice, RemoteRegion};

@@ -4,12 +4,13 @@ use std::{fmt, path::PathBuf, str::FromStr, time::Instant};
 
 use anyhow::Context;
 use clap::error::ErrorKind;
-use pmof::{Durability, Pool, PoolOptions, PoolUrl, Receipt, Waiting, replica::PoolUrlError};
+use pmof::{Durability, Pool, PoolOptions, PoolUrl, Receipt, Waiting};
 use pmof_console::{
     output::{self, ReceiptReport, with_mend},
     reach::ConnectArgs,
     words::{Level, MethodName, parsed},
 };
+use pmof_replica::PoolUrlError;
 use serde::Serialize;
 use uuid::Uuid;
 

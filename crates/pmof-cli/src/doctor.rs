@@ -7,9 +7,9 @@ use std::{
 };
 
 use anyhow::bail;
-use pmof::mem::{MediumProbe, System, probe};
 use pmof_console::output;
 use pmof_doctor::{Platform, examine};
+use pmof_mem::{MediumProbe, System, probe};
 
 #[cfg_attr(not(feature = "fabric"), path = "doctor/without_fabric.rs")]
 mod fabric;

@@ -92,7 +92,7 @@ impl Command {
 
 /// Runs `pmof` on the process's arguments.
 pub fn pmof() -> ExitCode {
-    pmof::mem::survive_file_size_limit();
+    pmof_mem::survive_file_size_limit();
     let command = match Cli::try_parse() {
         Ok(cli) => cli.command,
         Err(wrong_use) => return failure::called_wrongly(&wrong_use),
@@ -127,7 +127,7 @@ pub fn pmof() -> ExitCode {
 
 /// Runs `rpmemd` on the process's arguments.
 pub fn rpmemd() -> ExitCode {
-    pmof::mem::survive_file_size_limit();
+    pmof_mem::survive_file_size_limit();
     let done = rpmemd::run(&rpmemd::RpmemdArgs::parse());
     let code = done.as_ref().err().map_or(0, rpmemd::exit_code);
     end("rpmemd", done, code)

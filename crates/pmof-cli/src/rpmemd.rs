@@ -3,14 +3,12 @@
 use std::{ffi::OsString, io::IsTerminal as _, net::IpAddr, path::PathBuf};
 
 use clap::{CommandFactory as _, FromArgMatches as _};
-use pmof::{
-    ServiceOptions, Waiting,
-    access::VerbsOptions,
-    bootstrap::StartFailure,
-    control::SetName,
-    target::{DataPorts, SetStoreError, StdioOptions, refuse_stdio},
-};
+use pmof::{ServiceOptions, Waiting};
+use pmof_access::VerbsOptions;
+use pmof_bootstrap::StartFailure;
 use pmof_console::words::parsed;
+use pmof_control::SetName;
+use pmof_target::{DataPorts, SetStoreError, StdioOptions, refuse_stdio};
 
 use crate::serve::{
     config::{self, ConfigError, ConfigFile},
@@ -92,7 +90,7 @@ pub(crate) fn run(args: &RpmemdArgs) -> anyhow::Result<()> {
     let Some(set) = &args.remove else {
         return prepared.inspect_err(refuse)?.serve();
     };
-    Ok(pmof::target::remove_set(&prepared?.root, set, args.force, args.pool_set)?)
+    Ok(pmof_target::remove_set(&prepared?.root, set, args.force, args.pool_set)?)
 }
 
 /// The exit code of a failed removal, an errno as librpmem expects it.

@@ -9,19 +9,16 @@ use std::{
 };
 
 use anyhow::Context;
-use pmof::{
-    Declaration, Service, ServiceOptions, StoreOptions, Waiting,
-    access::{Address, VerbsOptions},
-    causes,
-    control::{DomainName, PoolName},
-    target::{DataPorts, StdioOptions, serve_stdio},
-};
+use pmof::{Declaration, Service, ServiceOptions, StoreOptions, Waiting, causes};
+use pmof_access::{Address, VerbsOptions};
 use pmof_console::{
     children::exit_with_parent,
     limits::{allow_many_files, pin_to},
     output,
     words::{self, parsed},
 };
+use pmof_control::{DomainName, PoolName};
+use pmof_target::{DataPorts, StdioOptions, serve_stdio};
 use signal_hook::{
     consts::{SIGHUP, SIGINT, SIGTERM},
     iterator::Signals,
@@ -89,7 +86,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = words::time)]
     drain_timeout: Duration,
     /// Maximum number of connections
-    #[arg(long, value_name = "COUNT", default_value_t = pmof::target::DEFAULT_MAX_CONNECTIONS, value_parser = at_least_one)]
+    #[arg(long, value_name = "COUNT", default_value_t = pmof_target::DEFAULT_MAX_CONNECTIONS, value_parser = at_least_one)]
     max_connections: usize,
     /// Memory that all connections together may use in the target. Each takes 48 KiB (over verbs
     /// 512 KiB, over libfabric up to 96 MiB) and is refused if there is no more. Half of the rest is for answers that clients have not read; connections that hold most of

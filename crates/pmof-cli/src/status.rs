@@ -3,12 +3,10 @@
 use std::{fmt::Write, net::IpAddr, time::Duration};
 
 use anyhow::{Context, bail};
-use pmof::{
-    PoolOptions,
-    control::{SpokenVersions, TargetStatus},
-    replica::{TargetUrl, target_status},
-};
+use pmof::PoolOptions;
 use pmof_console::{output, reach::ConnectArgs, words::parsed};
+use pmof_control::{SpokenVersions, TargetStatus};
+use pmof_replica::{TargetUrl, target_status};
 use serde::Serialize;
 
 use crate::{

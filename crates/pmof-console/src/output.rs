@@ -12,8 +12,8 @@ use std::{
 use pmof::{
     Durability, Flushed, PoolError, PoolOptions, PoolRefusal, PoolUrl, Promise, Receipt, ReplicaError, ReplicaReceipt,
     Survival, causes, list_pools,
-    replica::{TargetUrl, target_status},
 };
+use pmof_replica::{TargetUrl, target_status};
 use serde::Serialize;
 
 use crate::trust;

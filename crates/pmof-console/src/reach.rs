@@ -3,7 +3,8 @@
 use std::{net::IpAddr, path::Path, time::Duration};
 
 use anyhow::{Result, ensure};
-use pmof::{Pool, PoolOptions, SetOptions, SshOptions, TargetOptions, pool_set::PoolSet};
+use pmof::{Pool, PoolOptions, SetOptions, SshOptions, TargetOptions};
+use pmof_pool::PoolSet;
 
 use crate::{
     children::Target,

@@ -4,10 +4,8 @@ use std::path::{Path, PathBuf};
 
 use crate::interrupt::TemporaryDirectory;
 use anyhow::{Context, bail};
-use pmof::{
-    Durability, causes,
-    mem::{MediumProbe, probe},
-};
+use pmof::{Durability, causes};
+use pmof_mem::{MediumProbe, probe};
 
 /// A new directory under one whose files survive loss of power.
 #[derive(Debug)]

@@ -5,7 +5,8 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-use pmof::{Pool, PoolOptions, TargetOptions, access::ConnectOptions};
+use pmof::{Pool, PoolOptions, TargetOptions};
+use pmof_access::ConnectOptions;
 
 /// The option.
 pub const OPTION: &str = "--trust-host";

@@ -3,12 +3,9 @@
 use std::{error::Error, ops::RangeInclusive, str::FromStr, time::Duration};
 
 use clap::ValueEnum;
-use pmof::{
-    Durability, Method, PoolOptions,
-    access::{FabricProvider, Transport},
-    causes,
-    pool_set::bytes_of_size,
-};
+use pmof::{Durability, Method, PoolOptions, causes};
+use pmof_access::{FabricProvider, Transport};
+use pmof_pool::bytes_of_size;
 
 /// A value parser that says all of why an argument is refused: clap prints only the outermost error.
 ///

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path};
 
-use pmof::mem::{probe, probe_cpu};
+use pmof_mem::{probe, probe_cpu};
 use serde::{Deserialize, Serialize};
 
 /// What matters for the numbers; nothing in it names the machine.

@@ -41,6 +41,7 @@ impl From<StoreError> for Refused {
 
 impl StoreError {
     /// What an initiator is answered that asked for what failed so.
+    #[doc(hidden)]
     pub fn reply(self) -> Reply {
         let Refused { code, text } = Refused::from(self);
         Reply::Refused { code, text }

@@ -35,29 +35,19 @@
 //! ```
 //!
 //! The names of this page are what a program with a pool needs. What opening, a crash, a lost replica and closing mean, and what a program
-//! does after each, is in the [`guide`]. The layers below are modules: [`replica`] has all of pools and targets, [`control`] what the
-//! two say to each other, [`pool_set`] the pool
-//! sets of PMDK, [`access`] peers, connections, regions and completion queues, and [`mem`] maps memory and judges what it can promise.
+//! does after each, is in the [`guide`]. The layers below are modules: [`target`] keeps pools for others, [`pool_set`] has the pool sets of PMDK, [`access`] peers,
+//! connections, regions and completion queues, and [`mem`] maps memory and judges what it can promise.
+//!
+//! The crates whose names begin with `pmof-` are parts of this one and no interface: they change with any release.
 //!
 //! The transport over RDMA devices is the cargo feature `verbs`, on by default.
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod guide;
-
-#[doc(inline)]
-pub use pmof_access as access;
-#[doc(inline)]
-pub use pmof_bootstrap as bootstrap;
-#[doc(inline)]
-pub use pmof_control as control;
-#[doc(inline)]
-pub use pmof_mem as mem;
-#[doc(inline)]
-pub use pmof_pool as pool_set;
-#[doc(inline)]
-pub use pmof_replica as replica;
-#[doc(inline)]
-pub use pmof_target as target;
+pub mod mem;
+pub mod pool_set;
+pub mod target;
 
 #[doc(inline)]
 pub use pmof_mem::{Causes, Declaration, Durability, Evidence, Mechanism, Promise, causes};
@@ -66,19 +56,20 @@ pub use pmof_mem::{Causes, Declaration, Durability, Evidence, Mechanism, Promise
 pub use pmof_access::{Flushed, Method, Waiting};
 
 #[doc(inline)]
-pub use pmof_control::{ConsistencyPoint, Forced, PoolInfo, PoolRefusal};
+pub use pmof_control::{ConsistencyPoint, Forced, NameError, PoolInfo, PoolName, PoolRefusal};
 
 #[doc(inline)]
 pub use pmof_replica::{
     Acknowledge, AsynchronousState, AsynchronousStatus, AtLagBound, Atomicity, Background, ChangeError, Differing,
     Event, Events, FormerMember, FormerState, KeptPointStatus, Lane, MemberPoints, MemberState, MemberStatus, Pending,
-    PersistFailure, Pool, PoolError, PoolMembers, PoolOptions, PoolStatus, PoolUrl, Promotion, PromotionError, Receipt,
-    ReplicaDomain, ReplicaError, ReplicaPlace, ReplicaReceipt, ReplicaState, ReplicaStatus, Rollback, RollbackError,
-    ScrubReport, SetOptions, SpareState, SpareStatus, Survival, TargetOptions, list_pools,
+    PersistFailure, PlaceError, Pool, PoolError, PoolMembers, PoolOptions, PoolStatus, PoolUrl, PoolUrlError,
+    Promotion, PromotionError, Receipt, Repaired, ReplicaDomain, ReplicaError, ReplicaPlace, ReplicaReceipt,
+    ReplicaState, ReplicaStatus, Rollback, RollbackError, ScrubReport, SetOptions, SpareState, SpareStatus, Survival,
+    TargetOptions, TargetUrl, list_pools,
 };
 
 #[doc(inline)]
-pub use pmof_bootstrap::SshOptions;
+pub use pmof_bootstrap::{SshError, SshHost, SshHostError, SshOptions, StartFailure};
 
 #[doc(inline)]
 pub use pmof_target::{Service, ServiceError, ServiceOptions, StoreOptions};

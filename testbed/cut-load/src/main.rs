@@ -12,10 +12,9 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use clap::{Parser, ValueEnum};
 use pmof::{
-    Durability, Lane, Method, Pool, PoolOptions, TargetOptions,
-    control::SetName,
+    Durability, Lane, Method, Pool, PoolOptions, TargetOptions, TargetUrl,
     mem::{Medium as _, Memory},
-    replica::TargetUrl,
+    pool_set::SetName,
 };
 
 use ledger::{Ledger, LedgerArgs};

@@ -5,9 +5,7 @@ use std::{sync::Arc, thread, time::Instant};
 use anyhow::{Context as _, Result, anyhow};
 use pmof::{
     Atomicity, Differing, Lane, Pool,
-    control::OpenFor,
-    pool_set::{Attributes, NewPool, NewSet, PoolSet},
-    replica::RemoteSetOptions,
+    pool_set::{Attributes, NewPool, NewSet, OpenFor, PoolSet, RemoteSetOptions},
 };
 
 use crate::{

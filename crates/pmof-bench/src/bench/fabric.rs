@@ -21,7 +21,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use pmof::access::FabricProvider;
+use pmof_access::FabricProvider;
 use pmof_fabric::{
     Buffer, Completion, Domain, Endpoint, EndpointKind, EndpointOptions, MemoryRegion, MrAccess, Operation,
     PassiveEndpoint, PostFailure, Query, RemoteAddress, list,
@@ -213,7 +213,7 @@ pub(super) fn serve(listener: &TcpListener, provider: FabricProvider) -> io::Res
 
 fn serve_connection(mut stream: TcpStream, provider: FabricProvider) -> Result<()> {
     let domain = open_domain(provider, stream.local_addr()?.ip())?;
-    let memory: Arc<dyn pmof::mem::Medium> = Arc::new(pmof::mem::Memory::anonymous(POOL_BYTES)?);
+    let memory: Arc<dyn pmof_mem::Medium> = Arc::new(pmof_mem::Memory::anonymous(POOL_BYTES)?);
     let rights = MrAccess::REMOTE_READ | MrAccess::REMOTE_WRITE;
     let region = domain.register(memory, (0, POOL_BYTES), rights, 1)?;
     let mut end = End::serve(&mut stream, provider, &domain, &region)?;

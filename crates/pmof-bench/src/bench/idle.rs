@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
-use pmof::access::{Address, Connection, Peer, QueueOptions};
+use pmof_access::{Address, Connection, Peer, QueueOptions};
 use pmof_console::{output::say, trust, words};
 
 use super::{

@@ -7,17 +7,15 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
-use pmof::{
-    Atomicity, Lane, Pending, Pool, TargetOptions, Waiting,
-    access::{Address, Medium as _, Memory},
-    control::SetName,
-    replica::{RemoteSetOptions, TargetUrl},
-};
+use pmof::{Atomicity, Lane, Pending, Pool, TargetOptions, Waiting};
+use pmof_access::{Address, Medium as _, Memory};
 use pmof_console::{
     output::say,
     trust,
     words::{self, TransportName},
 };
+use pmof_control::SetName;
+use pmof_replica::{RemoteSetOptions, TargetUrl};
 
 use super::{
     floor::{FloorClient, FloorMode},

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use anyhow::{Context as _, Result};
-use pmof::mem::{Medium as _, Memory};
+use pmof_mem::{Medium as _, Memory};
 
 use super::{floor::FILE_BYTES, stage::Medium};
 

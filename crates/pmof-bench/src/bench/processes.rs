@@ -8,11 +8,13 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
-use pmof::access::Transport;
-use pmof_console::children::exit_with_parent;
-use pmof_console::limits::pin_to;
-use pmof_console::output::{print_json, say};
-use pmof_console::words::TransportName;
+use pmof_access::Transport;
+use pmof_console::{
+    children::exit_with_parent,
+    limits::pin_to,
+    output::{print_json, say},
+    words::TransportName,
+};
 
 use super::{
     fabric,

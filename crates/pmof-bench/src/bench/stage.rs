@@ -9,15 +9,17 @@ use std::{
 
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
-use pmof::{Declaration, Durability, Pool, PoolOptions, Waiting, access::FabricProvider, mem::MediumKind};
-use pmof_console::limits;
+use pmof::{Declaration, Durability, Pool, PoolOptions, Waiting};
+use pmof_access::FabricProvider;
 use pmof_console::{
     children::{Target, this_program},
     interrupt::{KilledOnSignal, TemporaryDirectory},
+    limits,
     reach::{ReachArgs, device_option},
     trust,
     words::TransportName,
 };
+use pmof_mem::MediumKind;
 use rustix::process::{Pid, Signal, kill_process};
 
 use super::peers::server::PeerServer;
@@ -129,7 +131,7 @@ impl Stage {
         let parent = args.dir.as_deref().unwrap_or(medium.directory());
         let directory = TemporaryDirectory::create("pmof-bench-", parent)
             .with_context(|| format!("cannot make a directory in {}: name another one with --dir", parent.display()))?;
-        let found = pmof::mem::probe(directory.path())?;
+        let found = pmof_mem::probe(directory.path())?;
         ensure!(
             args.device.is_some() || found.kind == medium.kind(),
             "{} lies on {} ({}), which --medium {} does not measure: name another directory with --dir",

@@ -14,11 +14,9 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use pmof::{
-    Method,
-    mem::{Medium, Memory},
-};
+use pmof::Method;
 use pmof_console::output::say;
+use pmof_mem::{Medium, Memory};
 use pmof_verbs::{
     CmEventKind, CmId, CompletionQueue, ConnectParameters, Device, EventChannel, MemoryRegion, MrAccess, Opcode,
     Operation, Payload, Placement, QueuePair, QueuePairOptions, RESOLVE_TIMEOUT, Receive, RemoteAddress,

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
-use pmof::{Durability, Method, Waiting, access::DEFAULT_SPIN};
+use pmof::{Durability, Method, Waiting};
+use pmof_access::DEFAULT_SPIN;
 use pmof_console::words::{self, MethodName, TransportName};
 
 use super::{
@@ -449,7 +450,7 @@ impl Workload<'_> {
 }
 
 /// Operations posted and not completed, of one connection.
-const POSTED_MAX: u32 = pmof::access::limits::SEND_QUEUE_LIMIT;
+const POSTED_MAX: u32 = pmof_access::limits::SEND_QUEUE_LIMIT;
 
 fn rate(text: &str) -> Result<f64, String> {
     number(text, 1.0..=10_000_000.0, "operations a second")

@@ -6,16 +6,14 @@ use std::{
 };
 
 use anyhow::{Context, Result, bail, ensure};
-use pmof::{
-    Durability, PoolUrl,
-    mem::{Medium, Memory},
-};
+use pmof::{Durability, PoolUrl};
 use pmof_console::{
     output::{self, with_mend},
     reach::ConnectArgs,
     words::parsed,
 };
 use pmof_control::{HEADER_BYTES, Header};
+use pmof_mem::{Medium, Memory};
 use serde::Serialize;
 use uuid::Uuid;
 

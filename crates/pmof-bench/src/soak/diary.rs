@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Context, Result, ensure};
-use pmof::mem::{open_to_append, open_to_read};
+use pmof_mem::{open_to_append, open_to_read};
 use uuid::Uuid;
 
 /// A ledger being written.

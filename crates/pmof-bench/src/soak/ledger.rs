@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, VecDeque};
 
-use pmof::access::limits::WHOLE_WRITE_MAX_BYTES;
+use pmof_access::limits::WHOLE_WRITE_MAX_BYTES;
 
 /// The unit in which a crash may tear a short write (see `pmof::Batch::write`); a longer one is torn at any byte.
 pub const WORD_BYTES: usize = 8;

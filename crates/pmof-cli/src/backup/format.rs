@@ -2,7 +2,8 @@
 
 use std::{io, time::Duration};
 
-use pmof::{ConsistencyPoint, control::CONSISTENCY_POINT_BYTES};
+use pmof::ConsistencyPoint;
+use pmof_control::CONSISTENCY_POINT_BYTES;
 use pmof_pool::Digest;
 use uuid::Uuid;
 

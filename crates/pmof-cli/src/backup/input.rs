@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::Context;
-use pmof::mem::open_to_read;
+use pmof_mem::open_to_read;
 
 /// Bytes that are read at a time.
 const BUFFER_BYTES: usize = 1 << 20;

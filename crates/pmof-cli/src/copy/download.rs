@@ -10,7 +10,8 @@ use std::{
 };
 
 use anyhow::Context;
-use pmof::{Durability, PoolUrl, mem::MemError};
+use pmof::{Durability, PoolUrl};
+use pmof_mem::MemError;
 use pmof_pool::part_header;
 use pmof_terms::NATIVE_MAGIC;
 

@@ -2,7 +2,8 @@
 
 use std::{io, path::PathBuf};
 
-use pmof::{PoolError, mem::MemError};
+use pmof::PoolError;
+use pmof_mem::MemError;
 
 use crate::unequal::Unequal;
 

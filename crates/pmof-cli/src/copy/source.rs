@@ -8,7 +8,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use pmof::mem::open_to_read;
+use pmof_mem::open_to_read;
 use rustix::{fs::SeekFrom, io::Errno};
 
 use super::{WINDOW_BYTES, error::CopyError};

@@ -1,9 +1,7 @@
 //! What libfabric says of its providers.
 
-use pmof::{
-    access::{FabricProvider, fabric_survey},
-    causes,
-};
+use pmof::causes;
+use pmof_access::{FabricProvider, fabric_survey};
 use pmof_doctor::{FabricProvider as Provider, Libfabric};
 
 pub(super) fn ask() -> Libfabric {

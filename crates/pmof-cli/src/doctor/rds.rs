@@ -1,9 +1,7 @@
 //! What the kernel has of RDS.
 
-use pmof::{
-    access::{RdsCarrier, rds_survey},
-    causes,
-};
+use pmof::causes;
+use pmof_access::{RdsCarrier, rds_survey};
 use pmof_doctor::{Rds, RdsAddress};
 
 pub(super) fn ask() -> Rds {

@@ -1,7 +1,7 @@
 //! The capabilities of RDMA devices.
 
-use pmof::access::{DeviceInfo, VerbsError, rdma_devices};
 use pmof::causes;
+use pmof_access::{DeviceInfo, VerbsError, rdma_devices};
 use pmof_doctor::{CapabilitiesUnknown, DeviceCapabilities, RdmaCapabilities};
 
 /// What libibverbs reports about this machine's devices.

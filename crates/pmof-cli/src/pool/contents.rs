@@ -9,8 +9,8 @@ use std::{
 
 use anyhow::{Context, bail};
 use clap::Args;
-use pmof::mem::{Medium as _, Memory};
 use pmof_console::{output, reach::ConnectArgs, words};
+use pmof_mem::{Medium as _, Memory};
 use pmof_pool::{
     Feature, FeatureChange, FeatureOptions, LocalReplica, OpenFor, PoolKind, ReplicaSpec, log_range, set_at,
 };

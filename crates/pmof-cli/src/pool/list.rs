@@ -3,12 +3,10 @@
 use std::net::IpAddr;
 
 use anyhow::Context;
-use pmof::{
-    PoolInfo, PoolOptions, PoolRefusal, ReplicaError, causes,
-    control::PoolName,
-    replica::{TargetUrl, describe_pools},
-};
+use pmof::{PoolInfo, PoolOptions, PoolRefusal, ReplicaError, causes};
 use pmof_console::{output, reach::ConnectArgs, words::parsed};
+use pmof_control::PoolName;
+use pmof_replica::{TargetUrl, describe_pools};
 use serde::Serialize;
 
 /// List the pools of a target

@@ -2,7 +2,8 @@
 
 use std::{path::PathBuf, str::FromStr};
 
-use pmof::{PoolUrl, replica::PoolUrlError};
+use pmof::PoolUrl;
+use pmof_replica::PoolUrlError;
 
 /// A native pool, or one of PMDK in local files.
 #[derive(Clone, Debug)]

@@ -3,12 +3,13 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use anyhow::bail;
-use pmof::{MemberState, MemberStatus, PoolMembers, PoolUrl, replica::TargetUrl};
+use pmof::{MemberState, MemberStatus, PoolMembers, PoolUrl};
 use pmof_console::{
     output::{self, with_mend},
     reach::ConnectArgs,
     words::{self, parsed},
 };
+use pmof_replica::TargetUrl;
 use serde::Serialize;
 
 /// Take pools away from writers that hang, so that other programs can open them

@@ -7,13 +7,14 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use pmof::{PoolError, PoolOptions, PoolRefusal, PoolUrl, ReplicaError, causes, replica::SetRemoval};
+use pmof::{PoolError, PoolOptions, PoolRefusal, PoolUrl, ReplicaError, causes};
 use pmof_console::{
     output::{self, by_hand, with_mend},
     reach::ConnectArgs,
     words::parsed,
 };
 use pmof_pool::{PoolSet, PoolSetError, ReplicaSpec, check_unlinkable, set_at};
+use pmof_replica::SetRemoval;
 use serde::Serialize;
 
 use super::{place::PoolPlace, removable, sets::How};

@@ -6,14 +6,14 @@ use anyhow::{Context, bail};
 use pmof::{
     ConsistencyPoint, Forced, MemberState, MemberStatus, PoolError, PoolMembers, PoolOptions, PoolUrl, ReplicaError,
     causes,
-    control::{MemberProgress, MemberStanding, ToldEvent, WriterStatus},
-    replica::TargetUrl,
 };
 use pmof_console::{
     output::{self, with_mend},
     reach::ConnectArgs,
     words::parsed,
 };
+use pmof_control::{MemberProgress, MemberStanding, ToldEvent, WriterStatus};
+use pmof_replica::TargetUrl;
 use serde::Serialize;
 
 use super::{point::PointReport, remove::is_of_unusable, utc::utc};

@@ -11,7 +11,7 @@ use std::{
 };
 
 use clap::{ArgAction, ArgMatches, Args as _, Command, FromArgMatches as _, parser::ValueSource};
-use pmof::mem::open_to_read;
+use pmof_mem::open_to_read;
 
 use super::ServeArgs;
 

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::Context;
-use pmof::target::Observer;
+use pmof_target::Observer;
 use sd_notify::{NotifyState, notify, watchdog_enabled};
 
 /// Tells a service manager, if there is one. One that does not listen is no reason to stop.

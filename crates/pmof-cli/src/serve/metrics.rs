@@ -19,11 +19,9 @@ use std::{
 };
 
 use anyhow::{Context, anyhow, ensure};
-use pmof::{
-    Durability,
-    access::DurationCounts,
-    target::{Observer, PoolCounts, PoolHealth, TargetMetrics},
-};
+use pmof::Durability;
+use pmof_access::DurationCounts;
+use pmof_target::{Observer, PoolCounts, PoolHealth, TargetMetrics};
 use prometheus_client::{
     collector::Collector,
     encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, text::encode},
@@ -601,7 +599,8 @@ fn snake_case(variant: impl fmt::Debug) -> String {
 
 #[cfg(test)]
 mod tests {
-    use pmof::{PoolRefusal, access::Refusal};
+    use pmof::PoolRefusal;
+    use pmof_access::Refusal;
 
     use super::*;
 

@@ -2,7 +2,8 @@
 
 use std::{fs, os::unix::fs::FileExt as _, path::PathBuf};
 
-use pmof::{Durability, Pool, PoolOptions, control::DATA_OFFSET};
+use pmof::{Durability, Pool, PoolOptions};
+use pmof_control::DATA_OFFSET;
 use tempfile::TempDir;
 
 use crate::support::{Said, Target, directory, pmof, text, wait_until};

@@ -10,8 +10,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pmof::{Durability, Pool, control::PoolName};
-use pmof_control::{MessageHead, OpenFor, Reply, Request};
+use pmof::{Durability, Pool};
+use pmof_control::{MessageHead, OpenFor, PoolName, Reply, Request};
 use pmof_proto::{
     Descriptor, RegionKey,
     frame::{Frame, Opcode},

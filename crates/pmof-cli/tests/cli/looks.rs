@@ -53,7 +53,7 @@ fn pools_are_described() {
 #[test]
 fn the_doctor_promises_what_was_probed() {
     let place = directory();
-    let disk = pmof::mem::probe(place.path()).unwrap();
+    let disk = pmof_mem::probe(place.path()).unwrap();
     let path = text(place.path());
     let report = pmof(["doctor", path, "--json"]).json();
     let memories = report["memories"].as_array().unwrap();

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use pmof::pool_set::PoolHeader;
+use pmof_pool::PoolHeader;
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 

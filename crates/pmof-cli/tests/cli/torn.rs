@@ -2,10 +2,8 @@
 
 use std::{fs, os::unix::fs::FileExt as _};
 
-use pmof::{
-    Durability, Pool, PoolOptions,
-    control::{STATE_BYTES, STATE_OFFSET},
-};
+use pmof::{Durability, Pool, PoolOptions};
+use pmof_control::{STATE_BYTES, STATE_OFFSET};
 
 use crate::support::{Target, directory, pmof, text};
 

@@ -6,10 +6,8 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use pmof::{
-    Differing, Pool, PoolError, SshOptions, TargetOptions,
-    pool_set::{NewPool, NewSet, PoolSet},
-};
+use pmof::{Differing, Pool, PoolError, SshOptions, TargetOptions};
+use pmof_pool::{NewPool, NewSet, PoolSet};
 
 use crate::support::{PMOF, Stage};
 

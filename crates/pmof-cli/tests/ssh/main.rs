@@ -18,11 +18,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use pmof::{
-    Durability, Pool,
-    access::{FabricProvider, Peer, Transport},
-    bootstrap::{SshOptions, SshSession},
-};
+use pmof::{Durability, Pool};
+use pmof_access::{FabricProvider, Peer, Transport};
+use pmof_bootstrap::{SshOptions, SshSession};
 use support::{PMOF, Sshd, Stage};
 
 #[test]

@@ -7,10 +7,9 @@ use std::{
     process::Command,
 };
 
-use pmof::{
-    Atomicity, Differing, Pool, PoolError, ReplicaError, SetOptions, SshOptions, TargetOptions,
-    pool_set::{self, Attributes, DIGEST_BLOCK_LEN_BYTES, LocalReplica, NewPool, NewSet, OpenFor, PartSpec, PoolSet},
-};
+use pmof::{Atomicity, Differing, Pool, PoolError, ReplicaError, SetOptions, SshOptions, TargetOptions};
+use pmof_pool as pool_set;
+use pmof_pool::{Attributes, DIGEST_BLOCK_LEN_BYTES, LocalReplica, NewPool, NewSet, OpenFor, PartSpec, PoolSet};
 
 use crate::support::{PMOF, Stage};
 

@@ -2,11 +2,11 @@
 
 use std::{fs, os::unix::fs::FileExt as _, path::PathBuf};
 
-use pmof::{
-    Pool, SetOptions, TargetOptions, causes,
-    pool_set::{NewPool, NewSet, PoolSet, RemoteReplicas as _, ReplicaState, SyncError, SyncOptions, TransformOptions},
-    replica::{RemoteState, SetRemoval, SetRemovalError, SshReplicas},
+use pmof::{Pool, SetOptions, TargetOptions, causes};
+use pmof_pool::{
+    NewPool, NewSet, PoolSet, RemoteReplicas as _, ReplicaState, SyncError, SyncOptions, TransformOptions,
 };
+use pmof_replica::{RemoteState, SetRemoval, SetRemovalError, SshReplicas};
 
 use crate::support::Sshd;
 

@@ -3,15 +3,12 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail, ensure};
-use pmof::{
-    Durability, Flushed, Method, Waiting,
-    access::{
-        Access, Address, Completion, CompletionQueue, Connection, Outcome, Peer, QueueOptions, Region, RemoteRegion,
-        Signal, Traffic,
-    },
-    control::PoolName,
+use pmof::{Durability, Flushed, Method, Waiting};
+use pmof_access::{
+    Access, Address, Completion, CompletionQueue, Connection, Outcome, Peer, QueueOptions, Region, RemoteRegion,
+    Signal, Traffic,
 };
-use pmof_control::{MAX_MESSAGE_BYTES, MessageHead, OpenFor, Reply, Request, SpokenVersions};
+use pmof_control::{MAX_MESSAGE_BYTES, MessageHead, OpenFor, PoolName, Reply, Request, SpokenVersions};
 
 use super::{Engine, Reached};
 use crate::bench::pattern::{Kind, Post, Shape};

@@ -3,7 +3,8 @@
 use std::{collections::VecDeque, time::Instant};
 
 use anyhow::{Context as _, Result};
-use pmof::{Lane, Pending, Pool, Receipt, access::Traffic};
+use pmof::{Lane, Pending, Pool, Receipt};
+use pmof_access::Traffic;
 
 use super::{Engine, Reached};
 use crate::bench::pattern::{Kind, Post, Shape};

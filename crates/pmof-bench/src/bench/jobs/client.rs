@@ -27,7 +27,7 @@ const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
 
 pub(super) fn run(job: &Job, address: &str, index: u16, transport: TransportName) -> Result<JobResult> {
-    let to: pmof::access::Address = address.parse()?;
+    let to: pmof_access::Address = address.parse()?;
     let method = match (job.engine, transport) {
         (IoEngine::GpspmClient, _) => Some(Method::SendAfterWrite),
         (_, TransportName::Verbs) if job.read_percent < 100 => Some(Method::ReadAfterWrite),

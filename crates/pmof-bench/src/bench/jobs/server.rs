@@ -10,14 +10,12 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use pmof::{
-    Waiting,
-    access::{
-        AcceptOptions, Access, Address, Connection, DeviceChoice, ListenOptions, Listener, Location, Peer,
-        QueueOptions, Region, VerbsOptions,
-    },
-    mem::{Medium as _, Memory},
+use pmof::Waiting;
+use pmof_access::{
+    AcceptOptions, Access, Address, Connection, DeviceChoice, ListenOptions, Listener, Location, Peer, QueueOptions,
+    Region, VerbsOptions,
 };
+use pmof_mem::{Medium as _, Memory};
 
 use pmof_console::words::TransportName;
 

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use pmof::{Acknowledge, Method, Pool, access::FabricProvider};
+use pmof::{Acknowledge, Method, Pool};
+use pmof_access::FabricProvider;
 use pmof_console::words::TransportName;
 
 use super::{Layer, Mode, Workload};

@@ -1,8 +1,9 @@
 //! `--force`: of two members the one that is there goes on without the other.
 
 use anyhow::{Context, anyhow, bail};
-use pmof::{Durability, MemberState, MemberStatus, Pool, PoolMembers, PoolUrl, causes, control::WITNESS_BYTES};
+use pmof::{Durability, MemberState, MemberStatus, Pool, PoolMembers, PoolUrl, causes};
 use pmof_console::{output::with_mend, reach::ConnectArgs};
+use pmof_control::WITNESS_BYTES;
 
 use super::{How, Of, Without, open, options};
 use crate::failure;

@@ -7,7 +7,9 @@ use std::{
     process::{Child, Stdio},
 };
 
-use pmof::{Acknowledge, Pool, causes, control::DATA_OFFSET, pool_set::PoolSet};
+use pmof::{Acknowledge, Pool, causes};
+use pmof_control::DATA_OFFSET;
+use pmof_pool::PoolSet;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
