@@ -31,7 +31,6 @@ mod survival;
 mod sync;
 mod target;
 mod target_options;
-mod together;
 mod url;
 
 pub use background::Background;

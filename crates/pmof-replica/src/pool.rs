@@ -35,6 +35,7 @@ use pending::Waiter;
 use returns::{Returns, Signal};
 
 mod acknowledge;
+mod asking;
 mod awaited;
 mod changes;
 mod closing;
@@ -62,18 +63,15 @@ mod opening;
 mod options;
 mod pending;
 mod points;
-mod promoted;
 mod promotion;
 mod receipts;
 mod remote_set;
 mod returns;
-mod rosters;
 mod scrub;
 mod set;
 mod slow;
 mod status;
 mod telling;
-mod unfinished;
 
 pub use acknowledge::Acknowledge;
 pub use changes::ChangeError;

@@ -13,7 +13,6 @@ use pmof_access::{
 use pmof_bootstrap::{SshOptions, SshSession, Started};
 use pmof_control::{InitiatorProcess, PoolName, PoolRefusal};
 use pmof_mem::{Declaration, causes};
-use pmof_replication::opening::limits::{GRACE, START_GRACE};
 use pmof_target::{LocalTarget, StoreOptions};
 use rustix::process::geteuid;
 
@@ -145,11 +144,6 @@ impl Reach {
         // Twice the time after which the connection itself ends, so that its reason is the one reported.
         TargetConnection::open(&peer, &queue, address, &options, self.loss_timeout.saturating_mul(2))
     }
-}
-
-/// How much longer these places may take once enough of them have answered.
-pub(crate) fn grace(urls: &[Arc<PoolUrl>]) -> Duration {
-    if urls.iter().any(|url| matches!(url.target, TargetUrl::Ssh(_))) { START_GRACE } else { GRACE }
 }
 
 /// This process, for people who look at a target for who writes.

@@ -5,8 +5,8 @@ use pmof_control::{PoolName, Role, Roster, RosterMember};
 use pmof_replication::place;
 
 pub(crate) use pmof_replication::{
-    place::{Place, elsewhere, lacks, made, noted, spares_elsewhere},
-    roster::{free_index, newest, settled_behind},
+    place::{Place, made, noted},
+    roster::{free_index, settled_behind},
 };
 
 use crate::{PoolUrl, TargetUrl};

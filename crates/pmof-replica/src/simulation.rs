@@ -19,6 +19,7 @@ use tasks::{Shared, Tasks, sleep, until};
 use world::World;
 
 mod areas;
+mod asking;
 mod attached;
 mod failing;
 mod farm;
@@ -36,6 +37,7 @@ mod returning;
 mod scrubbing;
 mod serving;
 mod session;
+mod surveying;
 mod target;
 mod tasks;
 mod truth;
@@ -69,6 +71,10 @@ fn run(seed: u64, control: Option<Control>, limit: Option<u64>, is_traced: bool)
     let tasks = Rc::new(Tasks::default());
     for writer in 0..plan.writers {
         tasks.start(writer, write_again_and_again(Rc::clone(&world), Rc::clone(&tasks), writer));
+    }
+    if matches!(control, None | Some(Control::FewSurveyed)) {
+        let looker = world.borrow().looker();
+        tasks.start(looker, surveying::look_on(Rc::clone(&world)));
     }
     let ran = catch_unwind(AssertUnwindSafe(|| run_all(seed, (&world, &tasks), plan, chaos_steps)));
     let ended_at = ran.unwrap_or_else(|panic| {
@@ -117,6 +123,7 @@ fn run_all(seed: u64, (world, tasks): (&Shared, &Rc<Tasks>), plan: Plan, chaos_s
         for writer in 0..plan.writers {
             crash(world, tasks, writer);
         }
+        tasks.kill(world.borrow().looker());
         world.borrow_mut().heal();
         if plan.ends_with_promotion {
             promoting::promote(&mut world.borrow_mut());
@@ -252,6 +259,11 @@ fn come_to_rest(world: &Shared, tasks: &Rc<Tasks>, writer_count: usize) {
                 }
                 sleep(&world, 20).await;
             };
+            *stage.borrow_mut() = "looked at";
+            let all: Vec<_> = (0..world.borrow().targets.len()).collect();
+            while surveying::look(&world, &all).await != session.targets_in_use().into_iter().collect() {
+                sleep(&world, 20).await;
+            }
             *whole.borrow_mut() = (session.targets_in_use(), undecided);
             *stage.borrow_mut() = "closing";
             session.close().await;

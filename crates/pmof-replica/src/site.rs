@@ -62,18 +62,8 @@ impl Site {
 
     /// Asks; again and again for a second where another has open what is asked for, who may be gone.
     pub(crate) fn ask_when_free(&self, request: &Request) -> Result<Reply, ReplicaError> {
-        let asked = self.send(request)?;
-        self.answer_when_free(request, asked, Instant::now())
-    }
-
-    /// The answer to `request`, which was sent at `since` for the first time: as [`ask_when_free`](Self::ask_when_free).
-    pub(crate) fn answer_when_free(
-        &self,
-        request: &Request,
-        asked: Asked,
-        since: Instant,
-    ) -> Result<Reply, ReplicaError> {
-        until_free(self.answer(asked), since, || self.ask(request))
+        let since = Instant::now();
+        until_free(self.ask(request), since, || self.ask(request))
     }
 
     /// What fails together with it. `None`: it does not say, or it is of a release that is not asked.

@@ -16,7 +16,7 @@ use pmof_bootstrap::{Nonces, Prover, Secret, SshSession, random};
 use pmof_control::{
     ControlError, ControlVersion, MAX_MESSAGE_BYTES, MessageHead, PoolName, PoolRefusal, Reply, Request, SpokenVersions,
 };
-use pmof_replication::opening::limits::{BUSY_WAIT, busy_pauses};
+use pmof_replication::asking::limits::{BUSY_WAIT, busy_pauses};
 
 use crate::ReplicaError;
 

@@ -7,6 +7,7 @@
 
 extern crate alloc;
 
+pub mod asking;
 pub mod catch_up;
 pub mod domain;
 pub mod electorate;
@@ -23,6 +24,7 @@ pub mod pages;
 pub mod place;
 pub mod returning;
 pub mod roster;
+pub mod survey;
 pub mod view;
 
 /// The atomics of the modules whose interleavings `tests/shuttle` explores, which puts shuttle's in their place.

@@ -10,11 +10,12 @@ use pmof_terms::Durability;
 use uuid::Uuid;
 
 use crate::{
+    asking::{Failure, Reason},
     catch_up::CatchUp,
     epochs::{self, Driver, Introduced, Introducing},
     lineage::Found,
     member_state::MemberState,
-    opening::{Failure, Identity, OpenedReply, Reason},
+    opening::{Identity, OpenedReply},
     pages::PageMap,
 };
 

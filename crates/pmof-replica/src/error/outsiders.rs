@@ -3,7 +3,7 @@
 use pmof_control::{Epoch, PoolState};
 
 use super::ReplicaError;
-use crate::lineage::{Outsider, line};
+use crate::lineage::Outsider;
 
 impl ReplicaError {
     /// Whether the replica is no member of the pool any more, or never was.
@@ -14,17 +14,7 @@ impl ReplicaError {
         )
     }
 
-    /// Why a replica is no member, by its state and those of the `members`.
-    pub(crate) fn of_no_member<'s>(
-        index: u16,
-        state: &PoolState,
-        members: impl Iterator<Item = &'s PoolState> + Clone,
-    ) -> Self {
-        let others = members.clone().map(|member| member.opening).max().unwrap_or(0);
-        Self::outside(index, state, (&members.map(line).collect::<Vec<_>>(), others))
-    }
-
-    /// The same by the epochs that each of the members knows, and the number of their last opening.
+    /// Why a replica is no member, by its state, the epochs that each of the members knows, and the number of their last opening.
     pub(crate) fn outside(index: u16, state: &PoolState, (lines, others): (&[Vec<Epoch>], u64)) -> Self {
         Self::outsider(Outsider::of(index, state, lines), index, (state.opening, others))
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use pmof_replication::{
+    asking::{Cause, Reason},
     lineage::Outsider,
-    opening::{Cause, Reason},
 };
 
 use super::ReplicaError;

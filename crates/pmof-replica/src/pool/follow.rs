@@ -14,6 +14,7 @@ use std::{
 
 use parking_lot::Mutex;
 use pmof_control::{OpenFor, PoolName, PoolState, Reply, Request};
+use pmof_replication::asking::limits::{READ_ATTEMPTS, READ_PAUSE};
 use uuid::Uuid;
 
 use super::{
@@ -26,10 +27,6 @@ use crate::{PoolError, PoolUrl, ReplicaError, site::Site};
 
 /// How long what was found counts: the bound that [`open_read_only`](crate::PoolOptions::open_read_only) names.
 const TRUSTED_FOR: Duration = Duration::from_secs(1);
-
-/// How often an opening for reading looks again where replicas seem not to belong together, and how long it waits between.
-pub(super) const READ_ATTEMPTS: u32 = 3;
-pub(super) const READ_PAUSE: Duration = Duration::from_millis(20);
 
 /// Opens a pool for reading. A writer that is opening it just now has told some replicas and not yet the others: then again.
 pub(super) fn open_reading<T>(mut open: impl FnMut() -> Result<T, PoolError>) -> Result<T, PoolError> {

@@ -67,9 +67,7 @@ fn member(url: &PoolUrl, request: &Request, is_behind: bool, mirror: Option<Arc<
     let reply = site.ask_when_free(request).unwrap();
     let access =
         if matches!(request, Request::Open { access: OpenFor::Read, .. }) { OpenFor::Read } else { OpenFor::Write };
-    let Checked { index: 0, reached, .. } = check_opened(reply, &site, LEVEL, access, &mut None).unwrap() else {
-        panic!("another replica")
-    };
+    let Checked { reached, .. } = check_opened(reply, &site, LEVEL, access, &mut None).unwrap();
     let place = Arc::new(ReplicaPlace::Pool(url.clone()));
     let standing = if is_behind { Standing::behind(place) } else { Standing::new(place) };
     let mirror = mirror.map(|mirror| mirror as Arc<dyn Medium>);

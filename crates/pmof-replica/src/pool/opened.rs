@@ -16,7 +16,6 @@ use crate::{
 
 /// What an answer says, where it fits.
 pub(super) struct Checked {
-    pub(super) index: u16,
     pub(super) replica_uuid: Uuid,
     pub(super) size_bytes: u64,
     pub(super) state: PoolState,
@@ -43,9 +42,9 @@ pub(super) fn check_opened(
     // Before it is compared: what does not describe its memory is no target.
     Reached::check(site, &told.descriptor)?;
     told.check(identity)?;
-    let OpenedReply { identity: Identity { size_bytes, .. }, index, replica_uuid, state, descriptor, .. } = told;
+    let OpenedReply { identity: Identity { size_bytes, .. }, replica_uuid, state, descriptor, .. } = told;
     let reached = Reached::open(site, &descriptor, size_bytes, (wanted, access))?;
-    Ok(Checked { index, replica_uuid, size_bytes, state, reached })
+    Ok(Checked { replica_uuid, size_bytes, state, reached })
 }
 
 impl Reached {

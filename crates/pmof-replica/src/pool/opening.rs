@@ -10,13 +10,14 @@ use pmof_control::{MeantReplica, OpenFor, Reply, Request, USER_FLAGS_BYTES};
 use pmof_pool::Comparison;
 use pmof_replication::{
     keeper::KeptBy,
-    opening::{self as engine, Creation, FoundPool, Left, MadePool, OpenedReplica, Outcome, Refusal, ShippedRules},
+    opening::{self as engine, Creation, FoundPool, Left, MadePool, OpenedReplica, Outcome, ShippedRules},
 };
 use uuid::Uuid;
 
 use super::{
     LeftOut, Open,
     acknowledge::{AckTerms, Acknowledge},
+    asking::{Driver, Sites},
     compare::{Comparable, Differing},
     follow::{Follow, Said, Seen, Unread},
     followers::{Followers, KeepPoints},
@@ -30,14 +31,12 @@ use crate::{
     reach::Reach, site::Site,
 };
 
-mod driver;
 pub(super) mod forced;
 mod haste;
 mod nearest;
 mod refused;
 mod replicas;
 
-use driver::{Driven, Driver, Sites, Survey};
 pub(super) use haste::{Haste, in_haste};
 pub(super) use replicas::NativeReplicas;
 use replicas::Origin;
@@ -72,7 +71,6 @@ pub(super) struct Wanted {
     /// Which consistency points they are to keep.
     pub(super) keep: KeepPoints,
     pub(super) reach: Reach,
-    pub(super) survey: Survey,
     pub(super) haste: Haste,
 }
 
@@ -137,17 +135,15 @@ impl Opening {
 
     /// Runs the engine, and keeps what it has found. Returns its pool, and the connections to the replicas of it.
     fn drive<T>(&mut self, opening: engine::Opening<PoolUrl, ReplicaError, T>) -> Result<(T, Sites), PoolError> {
-        let Wanted { reach, require, survey, .. } = &self.wanted;
-        let driver = Driver { reach, peers: &self.peers, require: *require, named: &self.urls, survey: *survey };
-        let Driven { outcome, sites, surveyed } = driver.drive(opening);
-        let Outcome { places, left_out, was_hasty, pool } = outcome;
+        let Wanted { reach, require, .. } = &self.wanted;
+        let driver = Driver { reach, peers: &self.peers, require: *require, is_alone: self.urls.len() == 1 };
+        let (Outcome { places, left_out, was_hasty, pool }, sites) = driver.drive(opening);
         self.wanted.haste.note(was_hasty);
         self.urls = places;
         self.left_out = left_out.into_iter().map(|(position, cause)| (position, told(cause))).collect();
-        match (pool, surveyed) {
-            (Ok(pool), _) => Ok((pool, sites)),
-            (Err(Refusal::Survey), Some(error)) => Err(error),
-            (Err(refusal), _) => Err(self.refused(refusal)),
+        match pool {
+            Ok(pool) => Ok((pool, sites)),
+            Err(refusal) => Err(self.refused(refusal)),
         }
     }
 

@@ -4,29 +4,26 @@ use std::{net::IpAddr, path::Path, sync::Arc, time::Duration};
 
 use pmof_access::{Durability, Method, Waiting};
 use pmof_bootstrap::SshOptions;
-use pmof_control::{
-    Claim, KEPT_POINTS_MAX, OpenFor, PoolInfo, PoolRefusal, REPLICAS_MAX, Reply, Request, USER_FLAGS_BYTES,
-};
+use pmof_control::{KEPT_POINTS_MAX, OpenFor, PoolInfo, PoolRefusal, REPLICAS_MAX, Reply, Request, USER_FLAGS_BYTES};
 use pmof_mem::Declaration;
+use pmof_replication::{
+    asking::{Asking, Cause},
+    survey::{infos, release, remove_unfinished},
+};
 use uuid::Uuid;
 
 use super::{
     Pool,
     acknowledge::Acknowledge,
-    follow::{READ_ATTEMPTS, READ_PAUSE, open_reading},
+    asking::ask,
+    follow::open_reading,
     followers::KeepPoints,
     format,
-    members::{MemberState, MemberStatus, PoolMembers, survey},
+    members::{PoolMembers, look},
+    opened::place,
     opening::{Haste, New, NewNative, Opening, Wanted, failed, in_haste, millis},
-    unfinished,
 };
-use crate::{
-    AtLagBound, PoolError, PoolUrl, ReplicaError,
-    outbox::LagBound,
-    reach::{Reach, grace},
-    site::Site,
-    together::{Tempo, together},
-};
+use crate::{AtLagBound, PoolError, PoolUrl, ReplicaError, error::told, outbox::LagBound, reach::Reach};
 
 mod waiting;
 
@@ -47,9 +44,6 @@ enum Purpose {
     Create,
     Open,
 }
-
-/// A connection to a target, and what that says of its replica.
-type Informed = Result<(Site, PoolInfo), PoolError>;
 
 /// How a pool is reached and what it must give.
 #[derive(Clone, Debug, Default)]
@@ -409,31 +403,7 @@ impl PoolOptions {
     pub fn release(&self) -> Result<Vec<Result<Option<String>, PoolError>>, PoolError> {
         let silent_ms = millis(self.take_over.unwrap_or_default());
         let require = self.require.unwrap_or(Durability::Visible);
-        let urls = self.urls()?;
-        let found = self.ask_infos(false)?;
-        let (mut outcomes, mut places, mut reached) = (Vec::with_capacity(urls.len()), Vec::new(), Vec::new());
-        for (at, (found, url)) in found.into_iter().zip(urls).enumerate() {
-            outcomes.push(found.map(|(site, info)| {
-                places.push((at, Arc::clone(&url)));
-                reached.push((site, url.name.clone(), info.open_by));
-                None
-            }));
-        }
-        // A target that has answered is waited for: what it is asked now changes something.
-        let taken = together(
-            reached,
-            (usize::MAX, &mut Tempo::new(Duration::ZERO)),
-            move |(site, name, open_by): (Site, _, _), _| {
-                site.ask_when_free(&Request::TakeOver { name, require, silent_ms, claim: Claim::None })?;
-                // It stays as its writer left it.
-                site.ask(&Request::Close { in_order: false })?;
-                Ok(open_by)
-            },
-        );
-        for ((at, url), taken) in places.into_iter().zip(taken) {
-            outcomes[at] = taken.map_err(|error| failed(&url, error));
-        }
-        Ok(outcomes)
+        self.ask_all(|urls| release(urls, require, silent_ms))
     }
 
     /// Opens the pool for writing, or makes it of `size_bytes` zeros where no replica has it. A pool that is there must have that size. Where some replicas have it and others do not, this is an opening: those that have it are opened if they are enough, and the
@@ -466,7 +436,11 @@ impl PoolOptions {
             if attempt == MAKE_ATTEMPTS {
                 return Err(error);
             }
-            if unfinished::remove(&self.reach, &self.urls()?) {
+            let removed = ask(&self.reach, self.urls()?, remove_unfinished);
+            for url in &removed {
+                log::info!("{url} was left by a program that died while it made the pool, and is removed");
+            }
+            if !removed.is_empty() {
                 attempt += 1;
                 continue;
             }
@@ -495,7 +469,7 @@ impl PoolOptions {
 
     /// Describes every replica, without opening it. All are asked at once, and waited for.
     pub fn info(&self) -> Result<Vec<PoolInfo>, PoolError> {
-        self.ask_infos(true)?.into_iter().map(|answer| answer.map(|(_, info)| info)).collect()
+        self.ask_all(infos)?.into_iter().map(|answer| answer.map(|info| *info)).collect()
     }
 
     /// Tells which members the pool has and in which states they are: those that are named, and those that they name. It neither writes nor disturbs a writer.
@@ -504,21 +478,7 @@ impl PoolOptions {
     /// [`PoolError::NoneOpened`] where no member answers; [`PoolError::SameReplica`] where two of them are one replica. One that is lost, or that
     /// does not belong to the others, is no error but a [state](crate::MemberState).
     pub fn members(&self) -> Result<PoolMembers, PoolError> {
-        let urls = self.urls()?;
-        let mut attempts = 1..=READ_ATTEMPTS;
-        loop {
-            let mut members = survey(&self.reach, &urls, false)?;
-            let is_silent = |member: &MemberStatus| matches!(&member.state, MemberState::Lost(why) if matches!(**why, ReplicaError::Silent { .. }));
-            // Too few to say more: the silent ones may be what is missing.
-            if members.losses_survived.is_none() && members.members.iter().any(is_silent) {
-                members = survey(&self.reach, &urls, true)?;
-            }
-            // A writer that changes the epoch just now has told some members and not yet the others.
-            if members.losses_survived.is_some() || members.writer.is_none() || attempts.next().is_none() {
-                return Ok(members);
-            }
-            std::thread::sleep(READ_PAUSE);
-        }
+        look(&self.reach, &self.urls()?)
     }
 
     /// Removes the pool from every replica, with all its bytes. Stops at the first replica that refuses.
@@ -544,19 +504,15 @@ impl PoolOptions {
         Ok(())
     }
 
-    /// What each target says of its replica, and the connection to ask it more: all are asked at once. `is_patient`: silent ones are waited for, also when half of them have answered.
-    fn ask_infos(&self, is_patient: bool) -> Result<Vec<Informed>, PoolError> {
-        let (urls, reach, peers) = (self.urls()?, self.reach.clone(), self.reach.peers());
-        let enough = if is_patient { usize::MAX } else { urls.len().div_ceil(2) };
-        let answers =
-            together(urls.clone(), (enough, &mut Tempo::new(grace(&urls))), move |url: Arc<PoolUrl>, given_up| {
-                let site = reach.until(given_up).site(&peers, &url)?;
-                match site.ask_when_free(&Request::Info { name: url.name.clone() })? {
-                    Reply::Info(info) => Ok((site, *info)),
-                    _ => Err(ReplicaError::Unexpected),
-                }
-            });
-        Ok(urls.iter().zip(answers).map(|(url, answer)| answer.map_err(|error| failed(url, error))).collect())
+    /// Asks all replicas at once.
+    fn ask_all<T>(
+        &self,
+        asking: impl FnOnce(Vec<Arc<PoolUrl>>) -> Asking<PoolUrl, ReplicaError, Vec<Result<T, Cause<ReplicaError>>>>,
+    ) -> Result<Vec<Result<T, PoolError>>, PoolError> {
+        let urls = self.urls()?;
+        let answers = urls.iter().zip(ask(&self.reach, urls.clone(), asking));
+        let failed = |url, cause| PoolError::Replica { replica: place(url), source: told(cause) };
+        Ok(answers.map(|(url, answer)| answer.map_err(|cause| failed(url, cause))).collect())
     }
 
     fn check(&self) -> Result<(), PoolError> {
@@ -593,7 +549,6 @@ impl PoolOptions {
             lag: self.lag.0,
             keep: self.keep,
             reach: self.reach.clone(),
-            survey: waiting::check_may_take_over,
             haste: Haste::default(),
         };
         Ok(Opening::new(wanted.with_haste(haste), urls))

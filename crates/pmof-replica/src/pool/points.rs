@@ -4,15 +4,16 @@ use std::{sync::Arc, time::Duration};
 
 use parking_lot::Mutex;
 use pmof_access::Durability;
-use pmof_control::{ConsistencyPoint, KeptPoint, OpenFor, PointIndex, Request};
+use pmof_control::{ConsistencyPoint, KeptPoint, OpenFor, PointIndex};
 use pmof_mem::causes;
 
 use super::{
     Equalized, Facts, Open, Pool, PoolOptions,
     acknowledge::AckTerms,
+    asking::open_one,
     followers::Reading,
     members::{MemberState, PoolMembers, may_be_asked, survey},
-    opened::{Checked, Identity, check_opened, place},
+    opened::{Identity, place},
 };
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace,
@@ -137,7 +138,7 @@ impl PoolOptions {
     /// Those of [`members`](Self::members). What one member does not tell is no error but a [result](MemberPoints::points).
     pub fn points(&self) -> Result<Vec<MemberPoints>, PoolError> {
         let named = self.urls()?;
-        let found = survey(&self.reach, &named, true)?;
+        let found = survey(&self.reach, &named)?;
         let of = |url: &Arc<PoolUrl>| {
             let index =
                 Reading::with_points(&self.reach, url, found.pool_uuid, None).and_then(|reading| index_of(&reading));
@@ -153,7 +154,7 @@ impl PoolOptions {
     /// [`PoolError::NoPoint`] where no member keeps it; those of [`members`](Self::members).
     pub fn open_at_point(&self, point: &str) -> Result<Pool, PoolError> {
         let named = self.urls()?;
-        let found = survey(&self.reach, &named, true)?;
+        let found = survey(&self.reach, &named)?;
         let mut replicas = Vec::new();
         for url in asynchronous(&found, &named) {
             let opened = self.member_at(&url, &found, |index| find(index, point));
@@ -171,7 +172,7 @@ impl PoolOptions {
     /// As [`open_at_point`](Self::open_at_point).
     pub fn open_at_newest_point(&self) -> Result<Pool, PoolError> {
         let named = self.urls()?;
-        let found = survey(&self.reach, &named, true)?;
+        let found = survey(&self.reach, &named)?;
         let (mut newest, mut replicas) = (None, Vec::new());
         for url in asynchronous(&found, &named) {
             let index = Reading::with_points(&self.reach, &url, found.pool_uuid, None);
@@ -206,7 +207,7 @@ impl PoolOptions {
     pub fn roll_back(&self, point: &str) -> Result<Rollback, RollbackError> {
         let urls = self.urls()?;
         let [url] = &urls[..] else { return Err(RollbackError::NotOne { named: urls.len() }) };
-        let writer = survey(&self.reach, &urls, true)?.writer.filter(|_| self.take_over_after().is_none());
+        let writer = survey(&self.reach, &urls)?.writer.filter(|_| self.take_over_after().is_none());
         if let Some(writer) = writer {
             return Err(RollbackError::Written { writer });
         }
@@ -236,15 +237,11 @@ impl PoolOptions {
         url: &Arc<PoolUrl>,
         found: &PoolMembers,
     ) -> Result<(Arc<dyn Member>, Identity), Arc<ReplicaError>> {
-        let peers = self.reach.peers();
-        let site = self.reach.site(&peers, url)?;
-        let (access, require) = (OpenFor::Read, Durability::Visible);
-        let reply =
-            site.ask_when_free(&Request::Open { name: url.name.clone(), access, require, may_be_older: false })?;
-        let mut identity: Option<Identity> = None;
-        let Checked { reached, .. } = check_opened(reply, &site, require, access, &mut identity)?;
-        let identity = identity.filter(|identity| identity.uuid == found.pool_uuid);
-        let identity = identity.ok_or(ReplicaError::Unexpected)?;
+        let terms = (OpenFor::Read, Durability::Visible);
+        let (identity, _, site, reached) = open_one(&self.reach, url, terms, None)?;
+        if identity.uuid != found.pool_uuid {
+            return Err(Arc::new(ReplicaError::Unexpected));
+        }
         Ok((reached.member(Standing::new(place(url)), site, identity.size_bytes, None)?, identity))
     }
 

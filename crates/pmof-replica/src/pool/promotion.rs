@@ -10,19 +10,24 @@ use pmof_control::{
     ANCESTORS_MAX, Claim, ConsistencyPoint, Epoch, OpenFor, PoolState, Reply, Request, Role, Roster, RosterMember,
     RosterPart,
 };
-use pmof_replication::opening::is_promoted;
+use pmof_replication::{
+    asking::is_promoted,
+    opening::OpenedReplica,
+    survey::{Look, looks},
+};
 use uuid::Uuid;
 
 use super::{
     PoolOptions,
+    asking::{Driver, ask, open_one},
     epochs::give_roster,
     followers::{Attached, fresh_area, is_definite, open_points, open_staging, points_options, staging_options},
-    opened::{Checked, Identity, check_opened, place},
-    opening::{failed, forced, millis},
-    rosters::{hear, read_roster},
+    opened::{Identity, place},
+    opening::forced,
 };
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace,
+    error::told,
     follower::{Follower, Keep},
     member::{Control, Standing},
     roster::settled_behind,
@@ -162,6 +167,36 @@ pub(super) struct Open {
     pub(super) follower: Follower<Attached>,
 }
 
+impl Followed {
+    /// A replica of the pool at this address, which is not the one that is to be promoted.
+    fn answering(&self, url: Arc<PoolUrl>, site: Site, look: Look) -> Result<Answering, ReplicaError> {
+        let Look { info, roster, .. } = look;
+        let header = &info.header;
+        if header.pool_uuid != self.uuid {
+            let (uuid, found_uuid, found_bytes) = (self.uuid, header.pool_uuid, header.size_bytes);
+            return Err(ReplicaError::Mismatch { uuid, found_uuid, size_bytes: self.size_bytes, found_bytes });
+        }
+        let (index, found) = (self.member.index, header.replica_index);
+        if self.member.is(found, header.replica_uuid) {
+            return Err(ReplicaError::NotTheMember { index, found });
+        }
+        let is_known = self.roster.members.iter().any(|member| member.is(found, header.replica_uuid));
+        let counts = |roster: &&Roster| roster.counted().any(|member| member.is(found, header.replica_uuid));
+        let has_promoted = |roster: &Roster| roster.members.iter().any(|member| is_own(member, &self.member));
+        let is_promoted = self.roster.member(found).is_some_and(|member| !member.counts()) && is_promoted(&info);
+        let is_newer = roster.as_ref().filter(counts).is_some_and(|roster| !has_promoted(roster));
+        Ok(Answering {
+            url,
+            site,
+            roster,
+            writer: info.open_by,
+            is_promoted,
+            goes_on: is_newer && !is_promoted,
+            is_known,
+        })
+    }
+}
+
 impl PoolOptions {
     /// Makes a pool of its own of the one asynchronous member that is named, at the consistency point that it is at: for a site that has lost all members that count. It has that one
     /// member, is closed, and is [opened](Self::open) and [extended](super::Pool::add) as any other. What was written behind the point is lost: the result says how much that is, as far as is known.
@@ -217,8 +252,7 @@ impl PoolOptions {
 
     /// What an asynchronous member says of its pool, which it is not taken from anybody for. `None`: its opening says why.
     fn known(&self, url: &Arc<PoolUrl>) -> Option<Followed> {
-        let site = self.reach.site(&self.reach.peers(), url).ok()?;
-        let (info, roster) = hear(&site, url).ok()?;
+        let Look { info, roster, .. } = ask(&self.reach, vec![Arc::clone(url)], looks).pop()?.ok()?;
         let (header, roster) = (&info.header, roster?);
         let own = |member: &&RosterMember| {
             member.role == Role::Asynchronous && member.is(header.replica_index, header.replica_uuid)
@@ -230,61 +264,31 @@ impl PoolOptions {
     /// What is found of the members that counted, and of those that were promoted before.
     fn former(&self, of: &Followed) -> Vec<Former> {
         let is_other = |member: &&RosterMember| member.role != Role::Spare && member.index != of.member.index;
-        let ask = |member: &RosterMember| {
-            let found = member.url.parse().ok().map(|url| self.answering(Arc::new(url), of).map_err(Arc::new));
+        let others: Vec<_> = of.roster.members.iter().filter(is_other).collect();
+        let urls: Vec<_> = others.iter().map(|member| member.url.parse().ok().map(Arc::new)).collect();
+        let (reach, peers, is_alone) = (&self.reach, &self.reach.peers(), false);
+        let driver = Driver { reach, peers, require: Durability::Visible, is_alone };
+        let (looked, mut sites) = driver.drive(looks(urls.iter().flatten().cloned().collect()));
+        let mut looked = looked.into_iter();
+        let former = others.into_iter().zip(urls).filter_map(|(member, url)| {
+            let found = url.and_then(|url| Some((url, looked.next()?))).map(|(url, look)| {
+                let look = look.map_err(told)?;
+                let (site, _) = sites.take(look.site).ok_or_else(|| Arc::new(ReplicaError::Unexpected))?;
+                of.answering(url, site, look).map_err(Arc::new)
+            });
             let is_pool = member.counts() || matches!(&found, Some(Ok(answering)) if answering.is_promoted);
             is_pool.then(|| Former { index: member.index, role: member.role, url: member.url.clone(), found })
-        };
-        of.roster.members.iter().filter(is_other).filter_map(ask).collect()
-    }
-
-    /// A replica of the pool at this address, and not the one that is to be promoted.
-    fn answering(&self, url: Arc<PoolUrl>, of: &Followed) -> Result<Answering, ReplicaError> {
-        let site = self.reach.site(&self.reach.peers(), &url)?;
-        let (info, roster) = hear(&site, &url)?;
-        let header = &info.header;
-        if header.pool_uuid != of.uuid {
-            let (uuid, found_uuid, found_bytes) = (of.uuid, header.pool_uuid, header.size_bytes);
-            return Err(ReplicaError::Mismatch { uuid, found_uuid, size_bytes: of.size_bytes, found_bytes });
-        }
-        let (index, found) = (of.member.index, header.replica_index);
-        if of.member.is(found, header.replica_uuid) {
-            return Err(ReplicaError::NotTheMember { index, found });
-        }
-        let is_known = of.roster.members.iter().any(|member| member.is(found, header.replica_uuid));
-        let counts = |roster: &&Roster| roster.counted().any(|member| member.is(found, header.replica_uuid));
-        let has_promoted = |roster: &Roster| roster.members.iter().any(|member| is_own(member, &of.member));
-        let is_promoted = of.roster.member(found).is_some_and(|member| !member.counts()) && is_promoted(&info);
-        let is_newer = roster.as_ref().filter(counts).is_some_and(|roster| !has_promoted(roster));
-        Ok(Answering {
-            url,
-            site,
-            roster,
-            writer: info.open_by,
-            is_promoted,
-            goes_on: is_newer && !is_promoted,
-            is_known,
-        })
+        });
+        former.collect()
     }
 
     /// Opens an asynchronous member, and nobody else has it then; applies what is staged. The inner error: it is none.
     pub(super) fn open_asynchronous(&self, url: &Arc<PoolUrl>) -> Result<Result<Open, NotAsynchronous>, PoolError> {
-        let of = |error: ReplicaError| failed(url, error);
-        let require = self.durability()?;
-        let peers = self.reach.peers();
-        let site = self.reach.site(&peers, url).map_err(of)?;
-        let name = url.name.clone();
-        let request = match self.take_over_after() {
-            None => Request::Open { name, access: OpenFor::Write, require, may_be_older: false },
-            Some(silent_for) => Request::TakeOver { name, require, silent_ms: millis(silent_for), claim: Claim::None },
-        };
-        let reply = site.ask_when_free(&request).map_err(of)?;
-        let mut identity: Option<Identity> = None;
-        let Checked { index, replica_uuid, state, reached, .. } =
-            check_opened(reply, &site, require, OpenFor::Write, &mut identity).map_err(of)?;
-        let identity = identity.ok_or_else(|| of(ReplicaError::Unexpected))?;
-        let asked = site.send(&Request::Roster { offset: 0 }).map_err(of)?;
-        let roster = read_roster(&site, asked).map_err(of)?.unwrap_or_else(|| Roster::made(identity.replica_count));
+        let (require, lost) = (self.durability()?, |source| PoolError::Replica { replica: place(url), source });
+        let opened = open_one(&self.reach, url, (OpenFor::Write, require), self.take_over_after());
+        let (identity, OpenedReplica { index, replica_uuid, state, roster, .. }, site, reached) =
+            opened.map_err(lost)?;
+        let roster = roster.unwrap_or_else(|| Roster::made(identity.replica_count));
         let is_found = |member: &&RosterMember| member.is(index, replica_uuid) && member.role == Role::Asynchronous;
         let Some(member) = roster.members.iter().find(is_found).cloned() else {
             // As it was found.
@@ -292,8 +296,8 @@ impl PoolOptions {
             let is_witness = |member: &RosterMember| member.role == Role::Witness && member.is(index, replica_uuid);
             return Ok(Err(NotAsynchronous { is_witness: roster.members.iter().any(is_witness) }));
         };
-        let data = reached.member(Standing::new(place(url)), site, identity.size_bytes, None).map_err(of)?;
-        let lost = |source| PoolError::Replica { replica: place(url), source };
+        let data = reached.member(Standing::new(place(url)), site, identity.size_bytes, None);
+        let data = data.map_err(Arc::new).map_err(lost)?;
         let staging = open_staging(&self.reach, url, require, identity.uuid).map_err(lost)?;
         // What they need is saved before what is staged is applied; where they cannot be opened, none is kept any more.
         let points = match open_points(&self.reach, url, require, identity.uuid, (None, 0)) {

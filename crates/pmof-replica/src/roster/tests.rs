@@ -1,5 +1,6 @@
 use std::sync::Arc;
 
+use pmof_replication::place::elsewhere;
 use uuid::Uuid;
 
 use super::*;

@@ -39,13 +39,22 @@ impl Session {
 
     async fn note(&self, index: u16, member: Option<RosterMember>) -> Changed {
         let _guard = self.view_lock.lock().await;
-        epochs::set_uncounted(self, index, member).await
+        let changed = epochs::set_uncounted(self, index, member).await;
+        self.confirm_roster(changed);
+        changed
+    }
+
+    fn confirm_roster(&self, changed: Changed) {
+        if let (Changed::Done, Some(roster)) = (changed, self.membership().roster()) {
+            self.world.borrow_mut().truth.confirm_roster(roster.age());
+        }
     }
 
     /// As `Epochs::change`.
     async fn change_members(&self, planned: &Planned) -> Changed {
         let _guard = self.view_lock.lock().await;
         let changed = epochs::change(self, planned).await;
+        self.confirm_roster(changed);
         match changed {
             Changed::Done => {}
             Changed::Undecided => self.world.borrow_mut().count(Fault::ChangeUndecided),

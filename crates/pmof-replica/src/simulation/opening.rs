@@ -2,35 +2,30 @@
 
 use std::{
     cell::{Cell, RefCell},
-    collections::{BTreeMap, VecDeque},
+    collections::BTreeMap,
     rc::Rc,
     sync::Arc,
-    task::Poll,
     time::Duration,
 };
 
-use pmof_access::{ConnectionError, Durability};
-use pmof_control::{ControlVersion, MessageHead, OpenFor, Reply, Request, Role};
+use pmof_access::Durability;
+use pmof_control::{OpenFor, Role};
 use pmof_replication::{
+    asking::{Cause, Reason, SiteId},
     epochs::Epochs,
-    keeper::{KeeperError, Kept, KeptBy},
+    keeper::{Kept, KeptBy},
     member_state::MemberState,
-    opening::{
-        self as engine, Action, Answer as Done, CallId, Cause, FoundPool, Left, OpenedReplica, Outcome, Question,
-        Reason, Refusal, Rules, ShippedRules, SiteId,
-    },
+    opening::{self as engine, FoundPool, Left, OpenedReplica, Outcome, Refusal, Rules, ShippedRules},
 };
 use uuid::Uuid;
 
 use super::{
+    asking::drive,
     faults::Fault,
     plan::{Control, PAGES},
     session::{Member, Open, Session, positions},
-    target::{Answer, Message},
     tasks::{Lock, Shared, Tasks, sleep},
     truth::{Pages, is_rotten, sound},
-    versions::{REQUEST_ID, Version, is_left_out},
-    world::World,
 };
 use crate::{
     PoolUrl, ReplicaError,
@@ -38,12 +33,8 @@ use crate::{
     lineage::{Agreement, Apart, Found, votes_needed},
     pages::{PAGE_BYTES, PageMap},
     roster::{FoundMember, noted},
-    target::read_reply,
     view::{Rule, View},
 };
-
-/// Steps after which an attempt to connect is given up.
-const CONNECT_STEPS: u64 = 600;
 
 /// Opens the pool. `None`: not this time.
 pub(super) async fn open(world: &Shared, tasks: &Rc<Tasks>, writer: usize) -> Option<Rc<Session>> {
@@ -58,7 +49,7 @@ pub(super) async fn open(world: &Shared, tasks: &Rc<Tasks>, writer: usize) -> Op
     let mut session = None;
     // As `in_haste`.
     for is_patient in [false, true] {
-        let (outcome, sites) = drive(world, writer, &named, (takes_over, is_patient)).await;
+        let (outcome, sites) = ask(world, writer, &named, (takes_over, is_patient)).await;
         let is_busy = matches!(&outcome.pool, Err(Refusal::Replica { cause, .. }) if is_busy(cause));
         let may_try = outcome.was_hasty && !is_busy && outcome.pool.is_err();
         if outcome.was_hasty {
@@ -138,39 +129,9 @@ impl Rules for Broken {
     }
 }
 
-type Answered = Result<Done, ReplicaError>;
-
-/// What is done at one site, one after the other.
-#[derive(Default)]
-struct Site {
-    target: usize,
-    connection: Option<usize>,
-    /// That of its messages, from when it is connected.
-    version: Option<ControlVersion>,
-    orders: VecDeque<(CallId, Order)>,
-}
-
-enum Order {
-    /// Until this step.
-    Connect(u64),
-    Send(Box<Request>),
-    /// Its answer is awaited.
-    Await(u64),
-    Map,
-}
-
-/// The driver's state, as `pool/opening/driver.rs` has it.
-struct Driver {
-    world: Shared,
-    writer: usize,
-    named_count: usize,
-    sites: BTreeMap<SiteId, Site>,
-    answered: VecDeque<(CallId, Answered)>,
-}
-
 type Opened = Outcome<PoolUrl, ReplicaError, FoundPool>;
 
-async fn drive(
+async fn ask(
     world: &Shared,
     writer: usize,
     named: &[usize],
@@ -189,166 +150,7 @@ async fn drive(
         let world = world.borrow();
         (named.iter().map(|target| Arc::clone(&world.urls[*target])).collect::<Vec<_>>(), Broken(world.control))
     };
-    let named_count = places.len();
-    let mut opening = engine::Opening::open(terms, OpenFor::Write, places, rules);
-    let (world, sites) = (Rc::clone(world), BTreeMap::new());
-    let mut driver = Driver { world, writer, named_count, sites, answered: VecDeque::new() };
-    let mut answer = None;
-    loop {
-        let outcome = opening.step(driver.now(), answer.take());
-        while let Some(question) = opening.next_question() {
-            driver.carry_out(question);
-        }
-        if let Some(outcome) = outcome {
-            return (outcome, driver.connections());
-        }
-        let wakes_at = opening.wakes_at();
-        answer = std::future::poll_fn(|_| {
-            driver.work();
-            match driver.answered.pop_front() {
-                Some(answered) => Poll::Ready(Some(answered)),
-                None if wakes_at.is_some_and(|at| driver.now() >= at) => Poll::Ready(None),
-                None => Poll::Pending,
-            }
-        })
-        .await;
-    }
-}
-
-impl Driver {
-    fn now(&self) -> Duration {
-        Duration::from_millis(self.world.borrow().passed_ms(self.writer))
-    }
-
-    fn carry_out(&mut self, Question { call, action }: Question<PoolUrl>) {
-        let (site, order) = match action {
-            Action::Connect { site, place, .. } => {
-                let mut world = self.world.borrow_mut();
-                let target = world.urls.iter().position(|url| *url == place);
-                let Some(target) = target else {
-                    return world.truth.violate(|| format!("an opening looks for {place}"));
-                };
-                if self.sites.len() >= self.named_count {
-                    world.count(Fault::OpenedByFollowedAddress);
-                }
-                self.sites.insert(site, Site { target, ..Site::default() });
-                (site, Order::Connect(world.step + CONNECT_STEPS))
-            }
-            Action::Send { site, request } => (site, Order::Send(Box::new(request))),
-            Action::Map { site, .. } => (site, Order::Map),
-            Action::Unmap { .. } => return,
-            // Others may be enough all the same.
-            Action::Survey => return self.answered.push_back((call, Ok(Done::Done))),
-            Action::ReadKeeper => {
-                return self.answered.push_back((call, Ok(Done::Kept(Err(KeeperError::Unreachable)))));
-            }
-            Action::Drop { site } => {
-                let connection = self.sites.remove(&site).and_then(|site| site.connection);
-                return connection.into_iter().for_each(|connection| self.world.borrow_mut().close_here(connection));
-            }
-        };
-        match self.sites.get_mut(&site) {
-            Some(site) => site.orders.push_back((call, order)),
-            None => self.answered.push_back((call, Err(lost()))),
-        }
-    }
-
-    /// Does what can be done now.
-    fn work(&mut self) {
-        let mut world = self.world.borrow_mut();
-        for site in self.sites.values_mut() {
-            while let Some((call, order)) = site.orders.pop_front() {
-                match site.carry_out(&mut world, self.writer, order) {
-                    Ok(answer) => self.answered.push_back((call, answer)),
-                    Err(order) => {
-                        site.orders.push_front((call, order));
-                        break;
-                    }
-                }
-            }
-        }
-    }
-
-    /// The connections that are there. The others end with their process.
-    fn connections(self) -> BTreeMap<SiteId, usize> {
-        self.sites.into_iter().filter_map(|(id, site)| Some((id, site.connection?))).collect()
-    }
-}
-
-impl Site {
-    /// `Err`: it is not done yet.
-    fn carry_out(&mut self, world: &mut World, writer: usize, order: Order) -> Result<Answered, Order> {
-        let (connection, version) = match (&order, self.connection, self.version) {
-            (Order::Connect(until), ..) => return self.connect(world, writer, *until).ok_or(order),
-            (_, Some(connection), Some(version)) => (connection, version),
-            _ => return Ok(Err(lost())),
-        };
-        match order {
-            Order::Send(request) => match request.encode(MessageHead { version, request_id: REQUEST_ID }) {
-                Ok(encoded) => Err(Order::Await(world.send(connection, Message::Encoded(encoded)))),
-                Err(error) => Ok(Err(error.into())),
-            },
-            Order::Await(question) => match world.answer(connection, question) {
-                Poll::Pending => Err(order),
-                Poll::Ready(answer) => Ok(replied(world, answer, version).map(|reply| Done::Reply(Box::new(reply)))),
-            },
-            Order::Map | Order::Connect(_) => Ok(Ok(Done::Done)),
-        }
-    }
-
-    /// Packets that are lost are sent again, until the time is up. `None`: it is still tried.
-    fn connect(&mut self, world: &mut World, writer: usize, until: u64) -> Option<Answered> {
-        let link = world.links[writer][self.target];
-        let target = &world.targets[self.target];
-        let may_be_reached = target.is_up && (target.is_paused || link.requests_blocked || link.replies_blocked);
-        if may_be_reached && world.step < until {
-            return None;
-        }
-        self.connection = world.connect_to_open(writer, self.target);
-        if self.connection.is_none() {
-            return Some(Err(lost()));
-        }
-        let other = world.targets[self.target].version;
-        Some(match other.agreed() {
-            Ok(version) => {
-                self.version = Some(version);
-                Ok(Done::Done)
-            }
-            Err(error) => Err(judged(world, other, error.into())),
-        })
-    }
-}
-
-/// What a target's answer to a message of this version is to an initiator.
-pub(super) fn replied(
-    world: &mut World,
-    answer: Option<Answer>,
-    version: ControlVersion,
-) -> Result<Reply, ReplicaError> {
-    match answer {
-        Some(Answer::Encoded(reply)) => read_reply(&reply, version),
-        Some(Answer::OtherVersion(other, reply)) => match read_reply(&reply, version) {
-            Ok(_) => {
-                world.truth.violate(|| format!("a target of {other:?} serves"));
-                Err(lost())
-            }
-            Err(error) => Err(judged(world, other, error)),
-        },
-        _ => Err(lost()),
-    }
-}
-
-/// The error of a target of another version, which has to name that.
-pub(super) fn judged(world: &mut World, version: Version, error: ReplicaError) -> ReplicaError {
-    match is_left_out(version, &error) {
-        Ok(is_left_out) => world.count(if is_left_out { Fault::VersionLeftOut } else { Fault::VersionRefusedPool }),
-        Err(text) => world.truth.violate(|| text),
-    }
-    error
-}
-
-pub(super) fn lost() -> ReplicaError {
-    ReplicaError::Ended(ConnectionError::Closed)
+    drive(world, writer, named, engine::Opening::open(terms, OpenFor::Write, places, rules)).await
 }
 
 async fn open_those(

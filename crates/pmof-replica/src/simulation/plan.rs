@@ -118,6 +118,8 @@ pub(super) enum Control {
     VersionNotChecked,
     /// A state is written to one slot, in turn.
     StateWrittenOnce,
+    /// A look at the pool believes the members that answer, however few.
+    FewSurveyed,
 }
 
 impl Control {
@@ -135,7 +137,7 @@ impl Control {
     }
 }
 
-pub(super) const CONTROLS: [Control; 21] = [
+pub(super) const CONTROLS: [Control; 22] = [
     Control::AcknowledgedEarly,
     Control::PageNotMarked,
     Control::BehindAsSource,
@@ -157,4 +159,5 @@ pub(super) const CONTROLS: [Control; 21] = [
     Control::RottenTaken,
     Control::VersionNotChecked,
     Control::StateWrittenOnce,
+    Control::FewSurveyed,
 ];

@@ -5,9 +5,10 @@ use std::{ops::Range, rc::Rc, sync::Arc, task::Poll, time::Duration};
 use pmof_access::Durability;
 use pmof_control::{ControlVersion, FailureDomain, MessageHead, PoolName, Reply, Request, Roster, USER_FLAGS_BYTES};
 use pmof_replication::{
+    asking::Reason,
     epochs::{Driver, Epochs},
     member_state::{Event, MemberState},
-    opening::{Identity, Reason},
+    opening::Identity,
     returning::{
         self as engine, Backoff, Halt, Halted, Holder, Limits, Members, Pauses, Progress, Rejection, Rules, Trust,
     },
@@ -15,8 +16,8 @@ use pmof_replication::{
 use uuid::Uuid;
 
 use super::{
+    asking::{judged, lost, replied},
     faults::Fault,
-    opening::{judged, lost, replied},
     plan::{Control, PAGES},
     scrubbing::compared,
     serving::POOL_UUID,

@@ -16,6 +16,7 @@ use super::{
     media::{OnMedia, TargetRules},
     plan::PAGES,
     target::{Answer, Target},
+    truth::sound,
     world::World,
 };
 use crate::pages::PAGE_BYTES;
@@ -88,7 +89,9 @@ impl World {
             Request::Open { access: OpenFor::Read, .. } => {
                 self.check_there(number)?;
                 let replica = self.opened(number, OpenFor::Read)?;
-                Ok(self.told(number, &replica))
+                let told = self.told(number, &replica);
+                self.connections[connection].reading = Some(replica);
+                Ok(told)
             }
             Request::Open { .. } => {
                 self.open(connection, None)?;
@@ -100,13 +103,19 @@ impl World {
             }
             Request::Info { name } => {
                 self.check_there(number)?;
+                if self.connections[connection].writer == self.looker() {
+                    self.looked.insert(number, sound(&self.targets[number].durable));
+                }
                 Ok(self.targets[number].info(&name))
             }
             Request::Domain => Ok(Reply::Domain(None)),
             request => {
-                let is_open = self.targets[number].open_by() == Some(connection);
-                let is_taken = is_open && OpenReplica::<TargetRules>::takes(&request);
-                let served = if is_taken { self.serve_open(number, &request) } else { None };
+                let is_written = self.targets[number].open_by() == Some(connection);
+                let served = match OpenReplica::<TargetRules>::takes(&request) {
+                    true if is_written => self.serve_open(number, &request),
+                    true => self.serve_reader(connection, &request),
+                    false => None,
+                };
                 served.unwrap_or_else(|| Ok(Reply::Refused { code: ServiceCode::NotOpen as u16, text: String::new() }))
             }
         }

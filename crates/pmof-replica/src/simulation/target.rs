@@ -378,11 +378,10 @@ impl World {
         }
     }
 
-    /// Carries out what is asked of the replica that the connection has open, which a close lets go of.
+    /// Carries out what is asked of the replica that a writer has open, which a close lets go of.
     pub(super) fn serve_open(&mut self, number: usize, request: &Request) -> Option<Result<Reply, StoreError>> {
         let mut held = self.targets[number].open.take()?;
-        let serving = held.replica.serve(request.clone(), Some(Durability::PowerFailure));
-        let served = run(serving, &mut OnMedia::new(self, number)).map_err(of_target);
+        let served = self.serve_replica(number, &mut held.replica, request);
         if !matches!(request, Request::Close { .. }) {
             self.targets[number].open = Some(held);
         }
@@ -391,6 +390,24 @@ impl World {
             self.targets[number].restored = None;
         }
         Some(served)
+    }
+
+    /// The same of a replica that is open for reading.
+    pub(super) fn serve_reader(&mut self, connection: usize, request: &Request) -> Option<Result<Reply, StoreError>> {
+        let mut replica = self.connections[connection].reading.take()?;
+        let served = self.serve_replica(self.connections[connection].target, &mut replica, request);
+        self.connections[connection].reading = Some(replica).filter(|_| !matches!(request, Request::Close { .. }));
+        Some(served)
+    }
+
+    fn serve_replica(
+        &mut self,
+        number: usize,
+        replica: &mut OpenReplica<TargetRules>,
+        request: &Request,
+    ) -> Result<Reply, StoreError> {
+        let serving = replica.serve(request.clone(), Some(Durability::PowerFailure));
+        run(serving, &mut OnMedia::new(self, number)).map_err(of_target)
     }
 }
 

@@ -80,6 +80,8 @@ pub(super) struct Truth {
     /// Consistency points that were made, what the pool held at each, and how far writers said that they were.
     points: Vec<Point>,
     heard: Vec<ConsistencyPoint>,
+    /// The age of the newest roster that was in force.
+    roster: (u64, u64),
     pub(super) acknowledged: u64,
     /// The first rule that was broken.
     pub(super) violation: Option<String>,
@@ -99,6 +101,7 @@ impl Truth {
             last_value: 0,
             points: Vec::new(),
             heard: Vec::new(),
+            roster: (0, 0),
             acknowledged: 0,
             violation: None,
         }
@@ -206,7 +209,17 @@ impl Truth {
     /// What was written behind a point in its opening, and of this all that was acknowledged, is lost, on purpose: the pool goes on from there.
     pub(super) fn promoted(&mut self, pages: &Pages) {
         let (recovered, committed) = (sound(pages), sound(pages));
+        self.roster = (0, 0);
         self.openings = vec![Opening { writer: None, epoch: 0, recovered, issued: Default::default(), committed }];
+    }
+
+    /// A writer was told that a roster is in force.
+    pub(super) fn confirm_roster(&mut self, age: (u64, u64)) {
+        self.roster = self.roster.max(age);
+    }
+
+    pub(super) fn roster_in_force(&self) -> (u64, u64) {
+        self.roster
     }
 
     /// What the pool has to hold when nobody writes.

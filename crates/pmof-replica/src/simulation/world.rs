@@ -8,16 +8,17 @@ use std::{
 };
 
 use pmof_control::{Claim, OpenFor, PoolState, Reply, Request, Role, Roster, RosterMember, SettledVersion};
+use pmof_target::engine::OpenReplica;
 
 use super::{
     areas::Areas,
     faults::Fault,
-    media::Media,
+    media::{Media, TargetRules},
     names,
     plan::{Control, Plan},
     random::Random,
     target::{Answer, Message, Restored, Target},
-    truth::Truth,
+    truth::{Pages, Truth},
 };
 use crate::{
     PoolUrl,
@@ -38,6 +39,8 @@ pub(super) struct Connection {
     restored_times: u64,
     /// The version of its requests, at the target.
     pub(super) version: SettledVersion,
+    /// The replica that it has open for reading.
+    pub(super) reading: Option<OpenReplica<TargetRules>>,
     /// The next control message arrives twice.
     pub(super) duplicates: bool,
 }
@@ -92,6 +95,8 @@ pub(super) struct World {
     pub(super) truth: Truth,
     pub(super) faults: BTreeMap<Fault, u64>,
     pub(super) control: Option<Control>,
+    /// What replicas held when they told their states to the process that looks at the pool.
+    pub(super) looked: BTreeMap<usize, Pages>,
     /// Replicas that readers have read.
     pub(super) readers: u64,
     /// How often a byte has rotted.
@@ -144,7 +149,7 @@ impl World {
         }
         let mut random = Random::new(seed);
         Self {
-            clocks: (0..=plan.writers).map(|_| Clock::any(&mut random)).collect(),
+            clocks: (0..plan.writers + 2).map(|_| Clock::any(&mut random)).collect(),
             random,
             decay: Random::new(seed.rotate_left(16)),
             step: 0,
@@ -153,7 +158,7 @@ impl World {
             known: (0..plan.machines).map(|machine| machine < plan.made).collect(),
             connections: Vec::new(),
             live: Vec::new(),
-            links: vec![vec![Link::default(); plan.machines]; plan.writers + 1],
+            links: vec![vec![Link::default(); plan.machines]; plan.writers + 2],
             is_changing: vec![false; plan.writers + 1],
             plan,
             answers: BTreeMap::new(),
@@ -163,6 +168,7 @@ impl World {
             control,
             rotten: 0,
             is_faultless: false,
+            looked: BTreeMap::new(),
             readers: 0,
             trace: None,
         }
@@ -187,6 +193,11 @@ impl World {
     /// The time of day at a writer.
     pub(super) fn unix_ms(&self, writer: usize) -> u64 {
         self.passed_ms(writer) + self.clocks[writer].ahead_ms
+    }
+
+    /// The process that looks at the pool, behind the writers and the one that writes when nothing fails.
+    pub(super) fn looker(&self) -> usize {
+        self.plan.writers + 1
     }
 
     /// `None`: the target is not reached.
@@ -214,6 +225,7 @@ impl World {
             replies,
             restored_times: self.targets[target].restored_times,
             version: SettledVersion::default(),
+            reading: None,
             duplicates: false,
         });
         self.live.push(self.connections.len() - 1);

@@ -3,21 +3,24 @@
 use alloc::{boxed::Box, rc::Rc, sync::Arc, vec, vec::Vec};
 use core::time::Duration;
 
-use pmof_control::{Enclosed, FailureDomain, OpenFor, Reply, Request, Roster};
+use pmof_control::{Claim, Enclosed, FailureDomain, OpenFor, PoolInfo, PoolName, Reply, Request, Roster};
+use pmof_terms::Durability;
 use uuid::Uuid;
 
 use super::{
-    Cause, Creation, Failure, FoundPool, Left, Outcome, Reason, Refusal, Terms, UnreadReplica,
-    action::{Action, Answer, SiteId},
-    exchange::{Exchange, Patience, Task},
-    limits::{BUSY_WAIT, busy_pauses},
+    Creation, FoundPool, Left, Outcome, Refusal, Terms, UnreadReplica,
     outcome::{Identity, OpenedReplica, OpenedReply},
     rules::Rules,
 };
 use crate::{
+    asking::{
+        Action, Cause, Exchange, Failure, Patience, Reason, Replied, SiteId, Task, at_each, done, failure_domain,
+        kept_roster, reply, reply_when_free,
+    },
     keeper::KeptBy,
     lineage::{Agreement, quorum, votes_needed},
     place::{FoundMember, Place, elsewhere},
+    survey::{Surveyed, survey},
 };
 
 /// How long targets are awaited that release what was opened there.
@@ -60,8 +63,6 @@ pub(super) enum Wish {
     OpenOlder,
     Create(Creation),
 }
-
-type Replied<F> = Result<Reply, Cause<F>>;
 
 impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
     pub(super) fn new(
@@ -153,16 +154,10 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
 
     /// Connects to addresses side by side. What failed is dropped.
     pub(super) async fn connect(&mut self, places: &[Arc<P>], patience: Patience) -> Vec<Result<SiteId, Cause<F>>> {
-        let exchange = Rc::clone(&self.exchange);
-        let sites: Vec<_> = places.iter().map(|_| exchange.fresh_site()).collect();
-        let tasks = sites.iter().zip(places).map(|(site, place)| -> Task<'_, _> {
-            let connect = Action::Connect { site: *site, place: Arc::clone(place), limit: None };
-            Box::pin(done(&exchange, connect))
-        });
-        let answers = exchange.answers(tasks.collect(), patience, Result::is_ok).await;
-        let connected = sites.into_iter().zip(answers).map(|(site, answer)| {
+        let answers = at_each(&self.exchange, places, patience, async |_, _| Ok(())).await;
+        let connected = answers.into_iter().map(|answer| {
             self.note_silence(&answer);
-            answer.map(|()| site).inspect_err(|_| self.exchange.tell(Action::Drop { site }))
+            answer.map(|(site, ())| site)
         });
         connected.collect()
     }
@@ -195,36 +190,27 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
         if self.terms.take_over.is_none() || !is_counted {
             return Ok(());
         }
-        let exchange = Rc::clone(&self.exchange);
-        let tasks = self.sites.iter().map(|(position, site)| -> Task<'_, _> {
-            let name = self.places[*position].pool_name().clone();
-            Box::pin(reply(&exchange, *site, Request::Info { name }))
-        });
-        let answers = exchange.answers(tasks.collect(), Patience::ENDLESS, Result::is_ok).await;
-        let made: Vec<_> = answers
-            .into_iter()
-            .filter_map(|answer| match answer {
-                Ok(Reply::Info(info)) => Some(usize::from(info.header.replica_count)),
-                _ => None,
-            })
-            .collect();
+        let infos = self.ask_infos(&self.sites).await;
+        let made: Vec<_> = infos.into_iter().flatten().map(|info| usize::from(info.header.replica_count)).collect();
         if made.iter().all(|count| made.len() >= votes_needed(*count)) {
             return Ok(());
         }
-        done(&exchange, Action::Survey).await.map_err(|_| Refusal::Survey)
+        let surveyed = survey(&self.exchange, &self.rules, self.places.clone(), true).await;
+        // Where it fails the opening fails for the same reason, and says it better.
+        let Some((place, cause)) = surveyed.ok().and_then(Surveyed::missing) else { return Ok(()) };
+        let position = self.places.iter().position(|known| *known == place).unwrap_or_else(|| {
+            self.places.push(place);
+            self.places.len() - 1
+        });
+        Err(Refusal::Replica { position, cause })
     }
 
     fn request(&self, wish: Wish, position: usize) -> Request {
         let (name, require) = (self.places[position].pool_name().clone(), self.terms.require);
-        match (wish, self.terms.take_over) {
-            (Wish::Create(creation), _) => creation.request(name, position as u16, self.places.len() as u16, require),
-            (Wish::Open, Some(silent_for)) => {
-                let silent_ms = silent_for.as_millis().try_into().unwrap_or(u64::MAX);
-                Request::TakeOver { name, require, silent_ms, claim: pmof_control::Claim::None }
-            }
-            (Wish::Open | Wish::OpenOlder, _) => {
-                Request::Open { name, access: self.access, require, may_be_older: matches!(wish, Wish::OpenOlder) }
-            }
+        match wish {
+            Wish::Create(creation) => creation.request(name, position as u16, self.places.len() as u16, require),
+            Wish::Open => request(name, (self.access, require), self.terms.take_over),
+            Wish::OpenOlder => Request::Open { name, access: self.access, require, may_be_older: true },
         }
     }
 
@@ -328,15 +314,8 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
         let exchange = &*self.exchange;
         let may_be_had: Vec<_> = answers.iter().map(|answer| is_opened(answer) || is_busy(answer)).collect();
         let asked: Vec<_> = (0..sites.len()).filter(|at| may_be_had[*at]).collect();
-        let tasks = asked.iter().map(|at| -> Task<'_, _> {
-            let (position, site) = sites[*at];
-            Box::pin(reply(exchange, site, Request::Info { name: self.places[position].pool_name().clone() }))
-        });
-        let infos = exchange.answers(tasks.collect(), Patience::ENDLESS, Result::is_ok).await;
-        let index = |info: Replied<F>| match info {
-            Ok(Reply::Info(info)) => info.header.replica_index,
-            _ => u16::MAX,
-        };
+        let infos = self.ask_infos(&asked.iter().map(|at| sites[*at]).collect::<Vec<_>>()).await;
+        let index = |info: Option<Box<PoolInfo>>| info.map_or(u16::MAX, |info| info.header.replica_index);
         let mut order: Vec<_> = infos.into_iter().map(index).zip(asked).collect();
         order.sort_unstable();
         let mut answers: Vec<_> =
@@ -349,6 +328,17 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
             }
         }
         answers
+    }
+
+    /// What targets say of their replicas, in their order. All are awaited.
+    async fn ask_infos(&self, sites: &[(usize, SiteId)]) -> Vec<Option<Box<PoolInfo>>> {
+        let tasks = sites.iter().map(|(position, site)| -> Task<'_, _> {
+            let name = self.places[*position].pool_name().clone();
+            Box::pin(reply(&self.exchange, *site, Request::Info { name }))
+        });
+        let answers = self.exchange.answers(tasks.collect(), Patience::ENDLESS, Result::is_ok).await;
+        let info = |answer| if let Ok(Reply::Info(info)) = answer { Some(info) } else { None };
+        answers.into_iter().map(info).collect()
     }
 
     /// Asks one, and the others only after that one is opened: of several programs that make the same pool, only the one that gets it asks for the others. `None`: not asked.
@@ -420,6 +410,32 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
     }
 }
 
+/// Asks a target to open a replica, or to take it from a writer that has been silent for so long.
+fn request(name: PoolName, (access, require): (OpenFor, Durability), take_over: Option<Duration>) -> Request {
+    match take_over {
+        None => Request::Open { name, access, require, may_be_older: false },
+        Some(silent_for) => {
+            let silent_ms = silent_for.as_millis().try_into().unwrap_or(u64::MAX);
+            Request::TakeOver { name, require, silent_ms, claim: Claim::None }
+        }
+    }
+}
+
+/// Opens one replica, whichever others its pool has.
+pub(super) async fn open_one<P: Place, F: Failure>(
+    exchange: &Exchange<P, F>,
+    place: &Arc<P>,
+    (access, require): (OpenFor, Durability),
+    take_over: Option<Duration>,
+) -> Result<(Identity, OpenedReplica), Cause<F>> {
+    let (site, name, mut identity) = (exchange.fresh_site(), place.pool_name().clone(), None);
+    done(exchange, Action::Connect { site, place: Arc::clone(place), limit: None }).await?;
+    let reply = reply_when_free(exchange, site, request(name, (access, require), take_over)).await?;
+    let (opened, enclosed) = checked(reply, (0, site), &mut identity)?;
+    let Looked { roster, domain, intent } = looked_into(exchange, site, (access, opened.size_bytes), enclosed).await?;
+    Ok((identity.ok_or(Reason::Unexpected)?, OpenedReplica { roster, domain, intent, ..opened }))
+}
+
 /// Which replicas were found at which of the places.
 pub(super) fn found_at<P>(places: &[Arc<P>], opened: &[OpenedReplica]) -> Vec<FoundMember<P>> {
     let found = |opened: &OpenedReplica| {
@@ -478,83 +494,15 @@ async fn looked_into<P, F: Failure>(
     exchange: &Exchange<P, F>,
     site: SiteId,
     (access, size_bytes): (OpenFor, u64),
-    Enclosed { roster, domain, intent }: Enclosed,
+    mut beside: Enclosed,
 ) -> Result<Looked, Cause<F>> {
     done(exchange, Action::Map { site, access, size_bytes }).await?;
-    let roster = match roster {
-        Some(roster) => Some(roster),
-        // One that is lost meanwhile is noticed when it is used.
-        None => read_roster(exchange, site).await.ok().flatten(),
+    let roster = kept_roster(exchange, site, &mut beside).await;
+    let domain = match access {
+        OpenFor::Read => None,
+        OpenFor::Write => failure_domain(exchange, site, &mut beside).await,
     };
-    let domain = match (access, domain) {
-        (OpenFor::Read, _) => None,
-        (OpenFor::Write, Some(domain)) => domain,
-        (OpenFor::Write, None) => match reply(exchange, site, Request::Domain).await {
-            Ok(Reply::Domain(domain)) => domain,
-            // It is of a release that does not say.
-            _ => None,
-        },
-    };
-    Ok(Looked { roster, domain, intent })
-}
-
-/// The roster that a target keeps of the pool that is open there. `None`: it keeps none.
-pub(super) async fn read_roster<P, F: Failure>(
-    exchange: &Exchange<P, F>,
-    site: SiteId,
-) -> Result<Option<Roster>, Cause<F>> {
-    let mut bytes = Vec::new();
-    loop {
-        let part = match reply(exchange, site, Request::Roster { offset: bytes.len() as u16 }).await {
-            Ok(Reply::Roster(part)) => part,
-            Err(cause) if cause.is_refused() => return Ok(None),
-            Ok(_) => return Err(Reason::Unexpected.into()),
-            Err(cause) => return Err(cause),
-        };
-        bytes.extend_from_slice(&part.bytes);
-        if bytes.len() >= usize::from(part.len_bytes) {
-            return Roster::decode(&bytes).map(Some).map_err(|_| Reason::Unexpected.into());
-        }
-        if part.bytes.is_empty() {
-            return Err(Reason::Unexpected.into());
-        }
-    }
-}
-
-pub(super) async fn done<P, F: Failure>(exchange: &Exchange<P, F>, action: Action<P>) -> Result<(), Cause<F>> {
-    match exchange.ask(action).await? {
-        Answer::Done => Ok(()),
-        Answer::Reply(_) | Answer::Kept(_) => Err(Reason::Unexpected.into()),
-    }
-}
-
-pub(super) async fn reply<P, F: Failure>(exchange: &Exchange<P, F>, site: SiteId, request: Request) -> Replied<F> {
-    match exchange.ask(Action::Send { site, request }).await? {
-        Answer::Reply(reply) => Ok(*reply),
-        Answer::Done | Answer::Kept(_) => Err(Reason::Unexpected.into()),
-    }
-}
-
-/// The reply; where another has open what is asked for, which may be gone, it is asked for again and again for a second.
-pub(super) async fn reply_when_free<P, F: Failure>(
-    exchange: &Exchange<P, F>,
-    site: SiteId,
-    request: Request,
-) -> Replied<F> {
-    let (since, mut pauses) = (exchange.now(), busy_pauses());
-    loop {
-        let replied = reply(exchange, site, request.clone()).await;
-        if !is_busy(&replied) || exchange.since(since) >= BUSY_WAIT {
-            return replied;
-        }
-        exchange.sleep(pauses.next().unwrap_or_default()).await;
-    }
-}
-
-impl<F> From<Reason> for Cause<F> {
-    fn from(reason: Reason) -> Self {
-        Self::Reason(reason)
-    }
+    Ok(Looked { roster, domain, intent: beside.intent })
 }
 
 /// The replica that was opened there, or made.

@@ -7,13 +7,14 @@ use pmof_terms::Durability;
 use uuid::Uuid;
 
 use super::{
-    Creation, Failure, MadePool, Outcome, Refusal, Rules,
-    action::{Action, SiteId},
+    Creation, MadePool, Outcome, Refusal, Rules,
     ask::{Failed, Run, Wish},
-    exchange::Patience,
     outcome::OpenedReplica,
 };
-use crate::place::Place;
+use crate::{
+    asking::{Action, Failure, Patience, SiteId},
+    place::Place,
+};
 
 impl Creation {
     /// Asks a target to make one of the replicas.

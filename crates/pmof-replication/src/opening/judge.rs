@@ -5,13 +5,13 @@ use alloc::{boxed::Box, vec::Vec};
 use pmof_control::OpenFor;
 
 use super::{
-    Cause, Failure, Refusal, Rules,
-    action::{Action, Answer},
+    Refusal, Rules,
     ask::{Failed, Run},
     heard::Heard,
     outcome::{Identity, OpenedReplica, UnreadReplica},
 };
 use crate::{
+    asking::{Action, Answer, Cause, Failure},
     domain::{distinct, numbered},
     electorate::{Electorate, Word},
     keeper::{KeeperError, Kept, KeptBy},
@@ -203,7 +203,7 @@ fn words(opened: &[OpenedReplica]) -> Vec<Word<'_>> {
 }
 
 /// The first replica whose index another has, too: its position, the position of the other, and the index. A replica and a copy of it count as one.
-pub fn one_twice(replicas: impl IntoIterator<Item = (usize, u16)>) -> Option<(usize, usize, u16)> {
+pub(crate) fn one_twice(replicas: impl IntoIterator<Item = (usize, u16)>) -> Option<(usize, usize, u16)> {
     let mut seen: Vec<(usize, u16)> = Vec::new();
     for (position, index) in replicas {
         if let Some((other, _)) = seen.iter().find(|(_, known)| *known == index) {

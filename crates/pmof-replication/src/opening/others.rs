@@ -5,12 +5,13 @@ use alloc::{sync::Arc, vec::Vec};
 use pmof_control::{REPLICAS_MAX, Roster};
 
 use super::{
-    Failure, Reason, Rules,
+    Rules,
     ask::{Failed, Run, Wish},
     heard::Heard,
     outcome::{Identity, OpenedReplica},
 };
 use crate::{
+    asking::{Failure, Reason},
     lineage::{quorum, votes_needed},
     place::{FoundMember, Place},
     roster::newest,

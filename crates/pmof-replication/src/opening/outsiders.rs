@@ -5,12 +5,12 @@ use alloc::vec::Vec;
 use pmof_control::{OpenFor, Roster, RosterMember, RosterPart};
 
 use super::{
-    Cause, Failure, Reason, Refusal, Rules,
+    Refusal, Rules,
     ask::{Failed, RELEASE_WAIT, Run},
-    exchange::Patience,
     outcome::{Identity, OpenedReplica},
 };
 use crate::{
+    asking::{Cause, Failure, Patience, Reason},
     electorate::Electorate,
     lineage::{Apart, Outsider, line},
     place::Place,

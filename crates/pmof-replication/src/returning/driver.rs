@@ -18,10 +18,11 @@ use super::{
     trust::Trust,
 };
 use crate::{
+    asking::{Failure, Reason},
     catch_up::CatchUp,
     epochs::Driver,
     member_state::MemberState,
-    opening::{Failure, Identity, Reason},
+    opening::Identity,
     pages::PageMap,
 };
 

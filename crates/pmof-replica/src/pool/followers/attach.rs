@@ -13,6 +13,7 @@ use pmof_access::Durability;
 use pmof_control::{
     Claim, ConsistencyPoint, MAX_NAME_BYTES, OpenFor, PoolInfo, PoolName, PoolRefusal, PoolState, Reply, Request,
 };
+use pmof_replication::survey::promoted_at;
 use uuid::Uuid;
 
 use super::{Followers, Following, Stop};
@@ -23,10 +24,10 @@ use crate::{
     member::{Atomicity, Flush, FlushLevel, Member, Source, Standing, Write, Written},
     pool::{
         Lane, Pool, PoolOptions, Shared,
+        asking::ask,
         epochs::Epochs,
         events::Event,
         opened::{Checked, check_opened},
-        promoted::look,
     },
     reach::Reach,
     site::Site,
@@ -439,8 +440,10 @@ impl Followers {
     /// Has the pool be written no more where a pool was made of its asynchronous member: what it acknowledged from here on would be another history of that one.
     fn fence_if_promoted(&self, pool: &Weak<Shared>, epochs: &Epochs, following: &Following) {
         let (url, member) = (&following.url, &following.of_roster);
-        let Ok(Some(promoted)) = look(&self.reach, url, (self.identity.uuid, member)) else { return };
-        if epochs.roster().is_none_or(|own| own.age() >= promoted.roster.age()) {
+        let uuid = self.identity.uuid;
+        let promoted = ask(&self.reach, vec![Arc::clone(url)], |_| promoted_at(Arc::clone(url), uuid, member.clone()));
+        let Ok(Some(promoted)) = promoted else { return };
+        if epochs.roster().is_none_or(|own| own.age() >= promoted.age()) {
             return;
         }
         if let Some(Ok(open)) = pool.upgrade().map(|shared| shared.hold()) {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pmof_replication::opening::{Cause, Refusal};
+use pmof_replication::{asking::Cause, opening::Refusal};
 
 use super::Opening;
 use crate::{PoolError, ReplicaError, ReplicaPlace, error::told, pool::opened::place};
@@ -11,8 +11,8 @@ impl Opening {
     pub(super) fn refused(&self, refusal: Refusal<ReplicaError>) -> PoolError {
         let left_out = self.told_left_out();
         match refusal {
-            // The survey has given the one that says more. The members of these pools are their own keeper.
-            Refusal::NoReplicas | Refusal::Survey | Refusal::Keeper(_) => PoolError::NoReplicas,
+            // The members of these pools are their own keeper.
+            Refusal::NoReplicas | Refusal::Keeper(_) => PoolError::NoReplicas,
             Refusal::Replica { position, cause } => {
                 let (replica, source) = self.named((position, cause));
                 PoolError::Replica { replica, source }

@@ -1,18 +1,14 @@
 //! Opening a pool that another one has.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use super::{PoolOptions, survey};
+use super::PoolOptions;
 use crate::{
     PoolError, PoolUrl,
     pool::{
         Pool,
         members::{MemberState, PoolMembers},
     },
-    reach::Reach,
 };
 
 /// Between two openings of one that waits, each of which asks for a second already.
@@ -62,18 +58,4 @@ impl PoolOptions {
         let is_lost = members.members.iter().any(|member| matches!(member.state, MemberState::Lost(_)));
         (!is_lost).then_some(options)
     }
-}
-
-/// Checks that the members that answer are enough to open the pool, as they say themselves: no writer is fenced for an opening that cannot succeed.
-pub(super) fn check_may_take_over(reach: &Reach, urls: &[Arc<PoolUrl>]) -> Result<(), PoolError> {
-    // The opening fails for the same reason, and says it better.
-    let Ok(members) = survey(reach, urls, true) else { return Ok(()) };
-    if members.losses_survived.is_some() {
-        return Ok(());
-    }
-    let lost = members.members.iter().find_map(|member| match (&member.state, &member.replica) {
-        (MemberState::Lost(why), Some(replica)) => Some((replica.clone(), why.clone())),
-        _ => None,
-    });
-    lost.map_or(Ok(()), |(replica, source)| Err(PoolError::Replica { replica, source }))
 }

@@ -1,5 +1,7 @@
 //! Openings of a pool whose epochs a keeper outside of its members decides on.
 
+use pmof_control::Epoch;
+
 use super::*;
 use crate::keeper::EpochRecord;
 

@@ -1,4 +1,4 @@
-//! How long an opening, and what looks at a pool without opening it, waits for one replica.
+//! How long openings and looks at pools wait for one replica.
 
 use core::time::Duration;
 
@@ -17,6 +17,14 @@ pub const BUSY_WAIT: Duration = Duration::from_secs(1);
 pub fn busy_pauses() -> impl Iterator<Item = Duration> {
     core::iter::successors(Some(Duration::from_millis(5)), |pause| Some((*pause * 2).min(Duration::from_millis(80))))
 }
+
+/// How often a look at a pool, or an opening for reading, is repeated where a writer seems to change the epoch just then.
+pub const READ_ATTEMPTS: u32 = 3;
+/// How long it waits between.
+pub const READ_PAUSE: Duration = Duration::from_millis(20);
+
+/// How long a look at a pool takes rather than call a member silent that is only slow.
+pub const LOOK_TIME: Duration = Duration::from_millis(600);
 
 /// How long asynchronous members are awaited, none of which is needed.
 pub const PROMOTED_WAIT: Duration = Duration::from_secs(1);

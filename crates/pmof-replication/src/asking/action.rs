@@ -1,4 +1,4 @@
-//! What an opening asks of its driver, and what the driver answers.
+//! What the engine asks of its driver, and what the driver answers.
 
 use alloc::{boxed::Box, sync::Arc};
 use core::time::Duration;
@@ -9,11 +9,11 @@ use crate::keeper::ReadKept;
 
 /// A connection to one address, or an attempt to make one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SiteId(pub(super) u32);
+pub struct SiteId(pub(crate) u32);
 
 /// Which question an answer belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CallId(pub(super) u32);
+pub struct CallId(pub(crate) u32);
 
 /// What the driver does.
 #[derive(Clone, Debug)]
@@ -49,8 +49,6 @@ pub enum Action<P> {
         /// Where it is open.
         site: SiteId,
     },
-    /// Asks the members that answer whether they are enough to open the pool. Answer: [`Answer::Done`], or any failure.
-    Survey,
     /// [Reads](crate::keeper::Keeper::read) what the keeper outside of the members has. Answer: [`Answer::Kept`].
     ReadKeeper,
     /// Ends the connection. What is in flight there is never answered.

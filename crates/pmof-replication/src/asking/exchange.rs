@@ -1,4 +1,4 @@
-//! Questions in flight and the engine's clock: the only things that the tasks of an opening wait for.
+//! Questions in flight and the engine's clock: the only things that tasks wait for.
 
 use alloc::{
     boxed::Box,
@@ -14,43 +14,43 @@ use core::{
 };
 
 use super::{
-    Answer, Cause, Failure, Reason,
-    action::{Action, CallId, Question, SiteId},
+    action::{Action, Answer, CallId, Question, SiteId},
+    cause::{Cause, Failure, Reason},
     limits::{GRACE, GRACE_TIMES, START_GRACE},
 };
 
-pub(super) type Answered<F> = Result<Answer, Cause<F>>;
+pub(crate) type Answered<F> = Result<Answer, Cause<F>>;
 
-/// A task of an opening, until it is done or dropped.
-pub(super) type Task<'t, T> = Pin<Box<dyn Future<Output = T> + 't>>;
+/// A task, until it is done or dropped.
+pub(crate) type Task<'t, T> = Pin<Box<dyn Future<Output = T> + 't>>;
 
 /// How long a group of tasks is awaited.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Patience {
+pub(crate) struct Patience {
     /// Once so many have counted, the others have the grace.
-    pub(super) enough: usize,
-    pub(super) grace: Duration,
+    pub(crate) enough: usize,
+    pub(crate) grace: Duration,
     /// All of them end after this time, however few have counted.
-    pub(super) limit: Option<Duration>,
+    pub(crate) limit: Option<Duration>,
 }
 
 impl Patience {
     /// All are awaited.
-    pub(super) const ENDLESS: Self = Self { enough: usize::MAX, grace: Duration::ZERO, limit: None };
+    pub(crate) const ENDLESS: Self = Self { enough: usize::MAX, grace: Duration::ZERO, limit: None };
 
     /// The others are awaited for a grace once `enough` have counted.
-    pub(super) fn once(enough: usize, starts_target: bool) -> Self {
+    pub(crate) fn once(enough: usize, starts_target: bool) -> Self {
         Self { enough, grace: if starts_target { START_GRACE } else { GRACE }, limit: None }
     }
 
-    pub(super) fn within(limit: Duration) -> Self {
+    pub(crate) fn within(limit: Duration) -> Self {
         Self { limit: Some(limit), ..Self::ENDLESS }
     }
 }
 
 /// What the driver and the tasks exchange.
 #[derive(Debug)]
-pub(super) struct Exchange<P, F> {
+pub(crate) struct Exchange<P, F> {
     now: Cell<Duration>,
     /// When a task wants to look at the clock next.
     wakes_at: Cell<Option<Duration>>,
@@ -79,52 +79,60 @@ impl<P, F> Default for Exchange<P, F> {
 
 impl<P, F: Failure> Exchange<P, F> {
     /// The clock of a driver never goes back.
-    pub(super) fn advance(&self, now: Duration) {
-        assert!(now >= self.now.get(), "an opening's clock went back from {:?} to {now:?}", self.now.get());
+    pub(crate) fn advance(&self, now: Duration) {
+        assert!(now >= self.now.get(), "the clock went back from {:?} to {now:?}", self.now.get());
         self.now.set(now);
         self.wakes_at.set(None);
     }
 
-    pub(super) fn now(&self) -> Duration {
+    pub(crate) fn now(&self) -> Duration {
         self.now.get()
     }
 
     /// The time that has passed since an earlier `now`.
-    pub(super) fn since(&self, earlier: Duration) -> Duration {
+    pub(crate) fn since(&self, earlier: Duration) -> Duration {
         self.now().saturating_sub(earlier)
+    }
+
+    /// Runs a task whose answers say nothing of how long others may take.
+    pub(crate) async fn timed_apart<T>(&self, task: impl Future<Output = T>) -> T {
+        let took = self.took.take();
+        let outcome = task.await;
+        self.took.set(took);
+        outcome
     }
 
     fn note_time(&self, began: Duration) {
         self.took.set(self.took.get().max(self.since(began)));
     }
 
-    pub(super) fn wakes_at(&self) -> Option<Duration> {
+    pub(crate) fn wakes_at(&self) -> Option<Duration> {
         self.wakes_at.get()
     }
 
     /// Takes an answer. One that comes twice, or that nothing awaits, changes nothing.
-    pub(super) fn deliver(&self, call: CallId, answer: Result<Answer, F>) {
+    pub(crate) fn deliver(&self, call: CallId, answer: Result<Answer, F>) {
         if let Some(slot @ None) = self.calls.borrow_mut().get_mut(&call) {
             *slot = Some(answer.map_err(Cause::failed));
         }
     }
 
-    pub(super) fn next_question(&self) -> Option<Question<P>> {
+    pub(crate) fn next_question(&self) -> Option<Question<P>> {
         self.questions.borrow_mut().pop_front()
     }
 
-    pub(super) fn fresh_site(&self) -> SiteId {
+    pub(crate) fn fresh_site(&self) -> SiteId {
         self.last_site.set(self.last_site.get() + 1);
         SiteId(self.last_site.get())
     }
 
     /// Tells the driver something that is not answered.
-    pub(super) fn tell(&self, action: Action<P>) {
+    pub(crate) fn tell(&self, action: Action<P>) {
         self.put(action);
     }
 
     /// Asks the driver, and waits for the answer. Nothing is asked before this is awaited.
-    pub(super) async fn ask(&self, action: Action<P>) -> Answered<F> {
+    pub(crate) async fn ask(&self, action: Action<P>) -> Answered<F> {
         let call = InFlight { call: self.put(action), exchange: self };
         self.calls.borrow_mut().insert(call.call, None);
         poll_fn(|_| {
@@ -144,7 +152,7 @@ impl<P, F: Failure> Exchange<P, F> {
         call
     }
 
-    pub(super) async fn sleep(&self, pause: Duration) {
+    pub(crate) async fn sleep(&self, pause: Duration) {
         let until = self.now() + pause;
         poll_fn(|_| self.poll_time(until)).await;
     }
@@ -158,7 +166,7 @@ impl<P, F: Failure> Exchange<P, F> {
     }
 
     /// Runs tasks side by side. `None`: it had not answered when the others were enough, and is dropped.
-    pub(super) async fn together<T>(
+    pub(crate) async fn together<T>(
         &self,
         tasks: Vec<Task<'_, T>>,
         patience: Patience,
@@ -192,7 +200,7 @@ impl<P, F: Failure> Exchange<P, F> {
     }
 
     /// The same of answers: one that did not come is an error that says how long it was awaited.
-    pub(super) async fn answers<T>(
+    pub(crate) async fn answers<T>(
         &self,
         tasks: Vec<Task<'_, Result<T, Cause<F>>>>,
         patience: Patience,

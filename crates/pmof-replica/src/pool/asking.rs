@@ -1,4 +1,4 @@
-//! Runs the engine's openings: a thread for each address connects, asks and waits there.
+//! Runs the engine's questions: a thread for each address connects, asks and waits there.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -16,11 +16,12 @@ use std::{
 use pmof_access::Durability;
 use pmof_control::{OpenFor, Reply, Request};
 use pmof_replication::{
+    asking::{Action, Answer, Asking, CallId, Failure, Question, SiteId},
     keeper::KeeperError,
-    opening::{Action, Answer, CallId, Failure, Opening, Outcome, Question, SiteId},
+    opening::{self, Identity, OpenedReplica},
 };
 
-use crate::{PoolError, PoolUrl, ReplicaError, peers::Peers, pool::opened::Reached, reach::Reach, site::Site};
+use crate::{PoolUrl, ReplicaError, error::told, peers::Peers, pool::opened::Reached, reach::Reach, site::Site};
 
 impl Failure for ReplicaError {
     fn may_be_lost(&self) -> bool {
@@ -35,27 +36,14 @@ impl Failure for ReplicaError {
     }
 }
 
-/// Checks that the members that answer are enough to take a pool over.
-pub(in crate::pool) type Survey = fn(&Reach, &[Arc<PoolUrl>]) -> Result<(), PoolError>;
-
-/// What an opening's driver has of the world.
+/// What a driver has of the world.
 pub(super) struct Driver<'d> {
     pub(super) reach: &'d Reach,
     pub(super) peers: &'d Peers,
     /// The level that flushes are to reach.
     pub(super) require: Durability,
-    /// The replicas that the program has named.
-    pub(super) named: &'d [Arc<PoolUrl>],
-    pub(super) survey: Survey,
-}
-
-/// What came of an opening, with its connections.
-#[derive(Debug)]
-pub(super) struct Driven<T> {
-    pub(super) outcome: Outcome<PoolUrl, ReplicaError, T>,
-    pub(super) sites: Sites,
-    /// What the survey has found, if it found too few.
-    pub(super) surveyed: Option<PoolError>,
+    /// No thread is started for the first address: it is the only one.
+    pub(super) is_alone: bool,
 }
 
 /// Connections by their names in the engine, and the memory that is mapped through them.
@@ -116,7 +104,7 @@ struct Owed<'w>(&'w Sender<Report>, Option<(SiteId, CallId)>);
 impl Owed<'_> {
     fn report(mut self, carried: Result<Carried, ReplicaError>) {
         if let Some((site, call)) = self.1.take() {
-            // The opening may have ended.
+            // The questions may have ended.
             let _ = self.0.send((site, call, carried));
         }
     }
@@ -191,25 +179,51 @@ enum Work {
     Here(Box<Worker>),
 }
 
+/// Opens one replica by itself. Returns it with its connection and its bytes.
+pub(super) fn open_one(
+    reach: &Reach,
+    url: &Arc<PoolUrl>,
+    (access, require): (OpenFor, Durability),
+    take_over: Option<Duration>,
+) -> Result<(Identity, OpenedReplica, Site, Reached), Arc<ReplicaError>> {
+    let driver = Driver { reach, peers: &reach.peers(), require, is_alone: true };
+    let (opened, mut sites) = driver.drive(opening::open_one(Arc::clone(url), (access, require), take_over));
+    let (identity, replica) = opened.map_err(told)?;
+    match sites.take(replica.site) {
+        Some((site, Some(reached))) => Ok((identity, replica, site, reached)),
+        _ => Err(Arc::new(ReplicaError::Unexpected)),
+    }
+}
+
+/// Runs questions about the replicas at `places`, of which nothing is to be written and no connection is to stay.
+pub(super) fn ask<T>(
+    reach: &Reach,
+    places: Vec<Arc<PoolUrl>>,
+    asking: impl FnOnce(Vec<Arc<PoolUrl>>) -> Asking<PoolUrl, ReplicaError, T>,
+) -> T {
+    let is_alone = places.len() == 1;
+    Driver { reach, peers: &reach.peers(), require: Durability::Visible, is_alone }.drive(asking(places)).0
+}
+
 impl Driver<'_> {
-    /// Runs an opening to its end.
-    pub(super) fn drive<T>(&self, mut opening: Opening<PoolUrl, ReplicaError, T>) -> Driven<T> {
-        let (began, mut run) = (Instant::now(), Running::new(self, self.named.len() == 1));
+    /// Runs questions to their outcome. Returns it with the connections.
+    pub(super) fn drive<T>(&self, mut asking: Asking<PoolUrl, ReplicaError, T>) -> (T, Sites) {
+        let (began, mut run) = (Instant::now(), Running::new(self));
         let (mut answer, mut clock) = (None, Duration::ZERO);
         loop {
             // While there are answers no time is up, however late this thread comes to them.
-            let due = opening.wakes_at().filter(|_| answer.is_some()).unwrap_or(Duration::MAX);
+            let due = asking.wakes_at().filter(|_| answer.is_some()).unwrap_or(Duration::MAX);
             clock = clock.max(began.elapsed().min(due.saturating_sub(Duration::from_nanos(1))));
-            let outcome = opening.step(clock, answer.take());
-            let questions: Vec<_> = std::iter::from_fn(|| opening.next_question()).collect();
+            let outcome = asking.step(clock, answer.take());
+            let questions: Vec<_> = std::iter::from_fn(|| asking.next_question()).collect();
             // What this thread does itself comes behind what others can begin.
             let (here, elsewhere): (Vec<_>, Vec<_>) = questions.into_iter().partition(|question| run.is_here(question));
             elsewhere.into_iter().chain(here).for_each(|question| run.carry_out(question));
             if let Some(outcome) = outcome {
                 run.give_up();
-                return Driven { outcome, sites: std::mem::take(&mut run.sites), surveyed: run.surveyed.take() };
+                return (outcome, std::mem::take(&mut run.sites));
             }
-            answer = run.next_answer(opening.wakes_at().map(|at| at.saturating_sub(began.elapsed())));
+            answer = run.next_answer(asking.wakes_at().map(|at| at.saturating_sub(began.elapsed())));
         }
     }
 }
@@ -221,7 +235,6 @@ struct Running<'d> {
     is_alone: bool,
     hands: BTreeMap<SiteId, Hand>,
     sites: Sites,
-    surveyed: Option<PoolError>,
     /// What the driver has answered itself.
     answered: VecDeque<(CallId, Result<Answer, ReplicaError>)>,
     reports: Sender<Report>,
@@ -229,14 +242,13 @@ struct Running<'d> {
 }
 
 impl<'d> Running<'d> {
-    fn new(driver: &'d Driver<'d>, is_alone: bool) -> Self {
+    fn new(driver: &'d Driver<'d>) -> Self {
         let (reports, reported) = mpsc::channel();
         Self {
             driver,
-            is_alone,
+            is_alone: driver.is_alone,
             hands: BTreeMap::new(),
             sites: Sites::default(),
-            surveyed: None,
             answered: VecDeque::new(),
             reports,
             reported,
@@ -261,15 +273,6 @@ impl<'d> Running<'d> {
             Action::Unmap { site } => {
                 self.sites.0.get_mut(&site).map(|(_, reached)| reached.take());
             }
-            Action::Survey => {
-                let answer = (self.driver.survey)(self.driver.reach, self.driver.named).map(|()| Answer::Done).map_err(
-                    |error| {
-                        self.surveyed = Some(error);
-                        ReplicaError::Unexpected
-                    },
-                );
-                self.answered.push_back((call, answer));
-            }
             // The members of these pools are their own keeper.
             Action::ReadKeeper => self.answered.push_back((call, Ok(Answer::Kept(Err(KeeperError::Unreachable))))),
             Action::Drop { site } => {
@@ -291,7 +294,7 @@ impl<'d> Running<'d> {
             Action::Send { site, .. } | Action::Map { site, .. } | Action::Unmap { site } | Action::Drop { site } => {
                 site
             }
-            Action::Survey | Action::ReadKeeper => return true,
+            Action::ReadKeeper => return true,
         };
         self.hands.get(site).is_some_and(|hand| matches!(hand.work, Work::Here(_)))
     }
