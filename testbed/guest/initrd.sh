@@ -16,6 +16,6 @@ busybox mount -t devpts devpts /root/dev/pts
 for directory in dev/shm run tmp; do busybox mount -t tmpfs tmpfs "/root/$directory"; done
 busybox ln -sf /proc/self/fd /root/dev/fd
 echo "pmof-testbed: init"
-busybox mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,cache=none host /root/host
+busybox mount -t 9p -o trans=virtio,version=9p2000.L,msize=262144,cache=loose host /root/host
 export PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin HOME=/root LANG=C.UTF-8 TERM="${TERM:-linux}"
 exec /bin/busybox switch_root /root /bin/bash /host/guest/start.sh
