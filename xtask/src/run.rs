@@ -120,11 +120,11 @@ fn ticks(stat: &str) -> Option<u64> {
     (0..4).map(|_| fields.next()?.parse::<u64>().ok()).sum()
 }
 
-/// The suites by the time they took, the longest first; those of less than a second are summed up. Of suites beside each other the sum is
-/// more than the time of all.
+/// The suites by the time they took, the longest last, where a log that is cut short keeps them; those of less than a second are summed up. Of suites beside each other
+/// the sum is more than the time of all.
 fn table_of_times(times: &[(&str, Taken)], seconds_of_all: f64) -> String {
     let mut sorted: Vec<_> = times.iter().filter(|(_, taken)| taken.seconds >= 1.0).collect();
-    sorted.sort_by(|(_, one), (_, other)| other.seconds.total_cmp(&one.seconds));
+    sorted.sort_by(|(_, one), (_, other)| one.seconds.total_cmp(&other.seconds));
     let mut lines = vec![format!("{:>9} {:>11}  suite", "elapsed s", "processor s")];
     let line = |name: &str, taken: Taken| format!("{:>9.0} {:>11.0}  {name}", taken.seconds, taken.processor_seconds);
     lines.extend(sorted.iter().map(|(name, taken)| line(name, *taken)));
@@ -373,7 +373,7 @@ mod tests {
         let taken = |seconds, processor_seconds| Taken { seconds, processor_seconds };
         let table = table_of_times(&[("a", taken(2.0, 3.0)), ("b", taken(60.4, 100.0)), ("c", taken(0.2, 0.1))], 50.0);
         let lines: Vec<_> = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
-        assert_eq!(lines[1..], ["60 100 b", "2 3 a", "50 103 all"]);
+        assert_eq!(lines[1..], ["2 3 a", "60 100 b", "50 103 all"]);
     }
 
     #[test]
