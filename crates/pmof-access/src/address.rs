@@ -7,6 +7,8 @@ use std::{
     str::FromStr,
 };
 
+use crate::transport::{LocalEnd, schemes};
+
 /// How two peers reach each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
@@ -51,108 +53,6 @@ pub enum FabricProvider {
     Cxi,
     /// TCP with a progress thread that sleeps: refused.
     Sockets,
-}
-
-impl FabricProvider {
-    /// Every one.
-    pub const ALL: [Self; 12] = [
-        Self::Any,
-        Self::Tcp,
-        Self::TcpConnected,
-        Self::Net,
-        Self::Shm,
-        Self::Udp,
-        Self::Verbs,
-        Self::VerbsConnected,
-        Self::Efa,
-        Self::Psm3,
-        Self::Cxi,
-        Self::Sockets,
-    ];
-
-    /// The scheme of its addresses.
-    pub fn scheme(self) -> &'static str {
-        match self {
-            Self::Any => "fabric",
-            Self::Tcp => "fabric+tcp",
-            Self::Net => "fabric+net",
-            Self::Shm => "fabric+shm",
-            Self::Udp => "fabric+udp",
-            Self::TcpConnected => "fabric+tcp-msg",
-            Self::Verbs => "fabric+verbs",
-            Self::VerbsConnected => "fabric+verbs-msg",
-            Self::Efa => "fabric+efa",
-            Self::Psm3 => "fabric+psm3",
-            Self::Cxi => "fabric+cxi",
-            Self::Sockets => "fabric+sockets",
-        }
-    }
-
-    /// What the library calls it; `None` leaves the choice to the library.
-    pub fn library_name(self) -> Option<&'static str> {
-        Some(match self {
-            Self::Any => return None,
-            Self::Tcp | Self::TcpConnected => "tcp",
-            Self::Net => "net",
-            Self::Shm => "shm",
-            Self::Udp => "udp;ofi_rxd",
-            Self::VerbsConnected => "verbs",
-            Self::Verbs => "verbs;ofi_rxm",
-            Self::Efa => "efa",
-            Self::Psm3 => "psm3",
-            Self::Cxi => "cxi",
-            Self::Sockets => "sockets",
-        })
-    }
-
-    /// Whether it has connected endpoints (`FI_EP_MSG`), one at each side of each connection; the others have reliable datagram endpoints.
-    pub fn is_connected(self) -> bool {
-        matches!(self, Self::TcpConnected | Self::VerbsConnected)
-    }
-
-    /// The one with connected or datagram endpoints that the library calls so, with what it puts over it; `None` where addresses have no word
-    /// for it.
-    pub fn of_library_name(name: &str, is_connected: bool) -> Option<Self> {
-        let named = |provider: &Self| {
-            provider
-                .library_name()
-                .is_some_and(|own| name.strip_prefix(own).is_some_and(|rest| rest.is_empty() || rest.starts_with(';')))
-        };
-        Self::ALL.into_iter().filter(|provider| provider.is_connected() == is_connected).find(named)
-    }
-}
-
-impl Transport {
-    /// Every transport.
-    pub const ALL: [Self; 16] = [
-        Self::Tcp,
-        Self::Shm,
-        Self::Verbs,
-        Self::Fabric(FabricProvider::Any),
-        Self::Fabric(FabricProvider::Tcp),
-        Self::Fabric(FabricProvider::TcpConnected),
-        Self::Fabric(FabricProvider::Net),
-        Self::Fabric(FabricProvider::Shm),
-        Self::Fabric(FabricProvider::Udp),
-        Self::Fabric(FabricProvider::Verbs),
-        Self::Fabric(FabricProvider::VerbsConnected),
-        Self::Fabric(FabricProvider::Efa),
-        Self::Fabric(FabricProvider::Psm3),
-        Self::Fabric(FabricProvider::Cxi),
-        Self::Fabric(FabricProvider::Sockets),
-        Self::Rds,
-    ];
-
-    /// The scheme of its addresses.
-    pub fn scheme(self) -> &'static str {
-        match self {
-            Self::Tcp => "tcp",
-            Self::Shm => "shm",
-            Self::Verbs => "verbs",
-            Self::Fabric(provider) => provider.scheme(),
-            Self::Rds => "rds",
-        }
-    }
 }
 
 impl fmt::Display for Transport {
@@ -285,9 +185,9 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
         let (scheme, rest) = text.split_once("://").ok_or_else(|| AddressError::NoScheme { text: text.to_owned() })?;
-        let transport = Transport::ALL.into_iter().find(|transport| transport.scheme() == scheme);
-        let transport = transport.ok_or_else(|| AddressError::UnknownTransport { scheme: scheme.to_owned() })?;
-        if transport == Transport::Shm {
+        let unknown = || AddressError::UnknownTransport { scheme: scheme.to_owned() };
+        let transport = Transport::of_scheme(scheme).ok_or_else(unknown)?;
+        if transport.descriptor().local_end == LocalEnd::Path {
             let path = PathBuf::from(rest);
             if !path.is_absolute() || rest.ends_with('/') {
                 return Err(AddressError::BadPath { text: text.to_owned() });
@@ -322,13 +222,6 @@ impl fmt::Display for Address {
     }
 }
 
-/// The transports of this build, as an error lists them.
-#[cfg(not(feature = "fabric"))]
-const TRANSPORTS: &str = "tcp, shm, verbs and rds";
-#[cfg(feature = "fabric")]
-const TRANSPORTS: &str =
-    "tcp, shm, verbs, rds, fabric, and fabric+PROVIDER with tcp, net, udp, verbs, efa, psm3 or cxi";
-
 /// Why an address was not understood.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -342,7 +235,7 @@ pub enum AddressError {
         text: String,
     },
     /// No such transport, or not in this version.
-    #[error("there is no transport {scheme:?}; there are {TRANSPORTS}")]
+    #[error("there is no transport {scheme:?}; there are {}", schemes())]
     UnknownTransport {
         /// What was given.
         scheme: String,

@@ -148,4 +148,4 @@ pub use shared::SharedReceives;
 pub use shm::PeerProcess;
 pub use short::{ResolveError, SHORT_DESCRIPTOR_BYTES, ShortDescriptor};
 pub use traffic::Traffic;
-pub use transport::{DeviceChoice, VerbsOptions, has_rdma_device};
+pub use transport::{DeviceChoice, LocalEnd, TransportDescriptor, VerbsOptions, has_rdma_device};

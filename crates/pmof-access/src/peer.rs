@@ -13,7 +13,7 @@ use pmof_proto::{Access, Endpoint, RegionTable, Scope, limits};
 
 use crate::{
     Address, CompletionQueue, ConnectError, ConnectOptions, Connection, DeviceChoice, ListenOptions, Listener,
-    Location, QueueOptions, Region, RegisterError, SetupError, SharedReceives, Transport, VerbsOptions,
+    LocalEnd, Location, QueueOptions, Region, RegisterError, SetupError, SharedReceives, Transport, VerbsOptions,
     attempts::Attempts,
     driver::next_link_id,
     link::{Link, LinkList},
@@ -52,7 +52,7 @@ impl Peer {
     /// # Errors
     /// [`SetupError::NotBuilt`] where this crate was built without the feature of the transport.
     pub fn open(transport: Transport) -> Result<Self, SetupError> {
-        Ok(Self::over(transport::open(transport)?))
+        Ok(Self::over(transport::open(transport, None)?))
     }
 
     /// Opens an RDMA device.
@@ -69,16 +69,16 @@ impl Peer {
     /// # Errors
     /// As [`open`](Self::open); an address that no device has.
     pub fn open_at(transport: Transport, local: IpAddr) -> Result<Self, SetupError> {
-        Ok(Self::over(transport::open_at(transport, local)?))
+        Ok(Self::over(transport::open(transport, Some(local))?))
     }
 
     /// Opens what leads to a target: for verbs the device, and for libfabric the domain, that the network's routes name, coming from
     /// `source`, if given. Of a name's addresses libfabric takes those of IPv4, where there are some.
     pub fn towards(address: &Address, source: Option<IpAddr>) -> Result<Self, ConnectError> {
         let resolve = |source| ConnectError::Resolve { host: address.place.host(), source };
-        match address.transport {
-            Transport::Verbs => {}
-            Transport::Fabric(_) => {
+        match address.transport.descriptor().local_end {
+            LocalEnd::Device => {}
+            LocalEnd::Domain => {
                 let targets = address.resolve().map_err(resolve)?;
                 let mut targets: Vec<_> = targets.iter().filter_map(Location::socket_address).collect();
                 targets.sort_by_key(SocketAddr::is_ipv6);
@@ -86,7 +86,7 @@ impl Peer {
                 let opened = local.map(|local| Self::open_at(address.transport, local));
                 return Ok(opened.unwrap_or_else(|| Self::open(address.transport))?);
             }
-            other => return Ok(Self::open(other)?),
+            LocalEnd::Path | LocalEnd::Any | LocalEnd::Bound => return Ok(Self::open(address.transport)?),
         }
         let targets = address.resolve().map_err(resolve)?;
         let mut last = resolve(io::ErrorKind::NotFound.into());

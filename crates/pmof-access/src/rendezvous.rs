@@ -2,8 +2,9 @@
 //! process has gone.
 
 use std::{
-    io,
+    fmt, io,
     net::{IpAddr, SocketAddr},
+    os::fd::{AsFd, BorrowedFd},
     time::Duration,
 };
 
@@ -16,7 +17,16 @@ use rustix::{
     },
 };
 
-use crate::{SetupError, error::system, transport::LISTEN_BACKLOG};
+use crate::{
+    SetupError,
+    error::system,
+    transport::{Incoming, LISTEN_BACKLOG, NewConnection},
+    wire::Wire,
+};
+
+mod greetings;
+
+pub(crate) use greetings::{Greetings, Heard};
 
 /// Keepalive probes before a silent host counts as gone, and the longest time between them that Linux takes.
 pub(crate) const KEEPALIVE_PROBES: u32 = 3;
@@ -31,7 +41,7 @@ fn open(at: SocketAddr) -> Result<Uninherited, Errno> {
 }
 
 /// Starts to connect, from an address if one is given.
-pub(crate) fn connecting(to: SocketAddr, source: Option<IpAddr>) -> Result<Uninherited, Errno> {
+fn connecting(to: SocketAddr, source: Option<IpAddr>) -> Result<Uninherited, Errno> {
     let socket = open(to)?;
     if let Some(source) = source {
         bind(&socket, &SocketAddr::new(source, 0))?;
@@ -43,7 +53,7 @@ pub(crate) fn connecting(to: SocketAddr, source: Option<IpAddr>) -> Result<Uninh
 }
 
 /// Listens; the address with its port.
-pub(crate) fn listening(at: SocketAddr) -> io::Result<(Uninherited, SocketAddr)> {
+fn listening(at: SocketAddr) -> io::Result<(Uninherited, SocketAddr)> {
     let socket = open(at)?;
     // A target that was killed must be able to come back on its port at once.
     sockopt::set_socket_reuseaddr(&socket, true)?;
@@ -58,7 +68,7 @@ pub(crate) fn listening(at: SocketAddr) -> io::Result<(Uninherited, SocketAddr)>
 }
 
 /// Takes the next connection and who made it, if there is one.
-pub(crate) fn accept(listener: &Uninherited) -> Result<Option<(Uninherited, Option<SocketAddr>)>, SetupError> {
+fn accept(listener: &Uninherited) -> Result<Option<(Uninherited, Option<SocketAddr>)>, SetupError> {
     let socket = match Uninherited::open(|| accept_with(listener, FLAGS)) {
         Ok(socket) => socket,
         // The client gave up before it was its turn.
@@ -70,14 +80,14 @@ pub(crate) fn accept(listener: &Uninherited) -> Result<Option<(Uninherited, Opti
 }
 
 /// Has the kernel look whether the other host is there.
-pub(crate) fn keep_alive(socket: &Uninherited) -> Result<(), Errno> {
+fn keep_alive(socket: &Uninherited) -> Result<(), Errno> {
     sockopt::set_tcp_nodelay(socket, true)?;
     sockopt::set_tcp_keepcnt(socket, KEEPALIVE_PROBES)?;
     sockopt::set_socket_keepalive(socket, true)
 }
 
 /// How long that may take. Failure means that the connection is gone already, which the next look tells.
-pub(crate) fn set_loss_timeout(socket: &Uninherited, loss_timeout: Duration) {
+fn set_loss_timeout(socket: &Uninherited, loss_timeout: Duration) {
     let interval = (loss_timeout / (KEEPALIVE_PROBES + 1)).clamp(Duration::from_secs(1), KEEPALIVE_INTERVAL_MAX);
     let user_timeout_ms = u32::try_from(loss_timeout.as_millis()).unwrap_or(u32::MAX).min(i32::MAX as u32);
     let _ = sockopt::set_tcp_user_timeout(socket, user_timeout_ms);
@@ -86,11 +96,46 @@ pub(crate) fn set_loss_timeout(socket: &Uninherited, loss_timeout: Duration) {
 }
 
 /// Whether the other side's process is there, behind the greetings; an error where it says more than those.
-pub(crate) fn is_there(socket: &Uninherited) -> io::Result<bool> {
+fn is_there(socket: &Uninherited) -> io::Result<bool> {
     match recv(socket, &mut [0; 1], RecvFlags::PEEK | RecvFlags::DONTWAIT) {
         Err(Errno::WOULDBLOCK | Errno::INTR) => Ok(true),
         Ok((0, _)) => Ok(false),
         Ok(_) => Err(io::Error::new(io::ErrorKind::InvalidData, "the other side sent what is not a greeting")),
         Err(errno) => Err(errno.into()),
+    }
+}
+
+/// A TCP socket that is listened on, and what makes a connection of one that came, unless that is gone already.
+pub(crate) struct RendezvousIncoming<F> {
+    socket: Uninherited,
+    accepted: F,
+}
+
+impl<F> RendezvousIncoming<F> {
+    /// Listens; the address with its port.
+    pub(crate) fn open(at: SocketAddr, accepted: F) -> io::Result<(Self, SocketAddr)> {
+        let (socket, bound) = listening(at)?;
+        Ok((Self { socket, accepted }, bound))
+    }
+}
+
+impl<F> fmt::Debug for RendezvousIncoming<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RendezvousIncoming").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+impl<W: Wire + 'static, F> Incoming for RendezvousIncoming<F>
+where
+    F: Fn(Uninherited) -> Result<Option<W>, SetupError> + Send + Sync,
+{
+    fn accept(&self) -> Result<Option<NewConnection>, SetupError> {
+        let Some((socket, from)) = accept(&self.socket)? else { return Ok(None) };
+        let wire = (self.accepted)(socket)?;
+        Ok(wire.map(|wire| (Box::new(wire) as Box<dyn Wire>, from)))
+    }
+
+    fn as_fd(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.socket.as_fd())
     }
 }

@@ -11,10 +11,6 @@ use rustix::{
 
 use crate::{FabricProvider, Transport};
 
-/// How greetings over libfabric and RDS begin.
-pub(crate) const FABRIC_MAGIC: [u8; 4] = *b"pmoF";
-pub(crate) const RDS_MAGIC: [u8; 4] = *b"pmoR";
-
 /// How a welcome over TCP begins: its opcode, what is zero where it was accepted, and the magic.
 const WELCOME: [u8; 8] = *b"\xf1\0\0\0PMOF";
 /// The opcode of a hello.
@@ -58,15 +54,11 @@ impl From<OtherTransport> for io::Error {
     }
 }
 
-/// What people call a transport, beside another one.
+/// What people call a transport, beside another one: of two providers of libfabric, which.
 pub(crate) fn word(transport: Transport, other: Transport) -> &'static str {
-    match (transport, other) {
-        (Transport::Rds, _) => "RDS",
-        (Transport::Fabric(FabricProvider::Any), _) => "libfabric",
-        (Transport::Fabric(_), Transport::Fabric(_)) => transport.scheme(),
-        (Transport::Fabric(_), _) => "libfabric",
-        _ => transport.scheme(),
-    }
+    let name = transport.descriptor().name;
+    let is_of_two = name == other.descriptor().name && transport != Transport::Fabric(FabricProvider::Any);
+    if is_of_two { transport.scheme() } else { name }
 }
 
 /// The scheme of its addresses; of libfabric where the provider is not known, how they are written.
@@ -87,13 +79,17 @@ pub(crate) fn provider(spoken: &str) -> Option<FabricProvider> {
 
 /// Which transport speaks so.
 fn transport_of(beginning: &[u8]) -> Option<Transport> {
-    if beginning.starts_with(&FABRIC_MAGIC) {
-        let name = beginning.get(PROVIDER_AT..BEGINNING_BYTES).and_then(|name| std::str::from_utf8(name).ok());
-        let named = name.and_then(|name| provider(name.trim_end_matches('\0')));
-        return Some(Transport::Fabric(named.unwrap_or(FabricProvider::Any)));
-    }
-    if beginning.starts_with(&RDS_MAGIC) {
-        return Some(Transport::Rds);
+    let begins = |transport: &Transport| {
+        transport.descriptor().greeting_magic.is_some_and(|magic| beginning.starts_with(&magic))
+    };
+    match Transport::ALL.into_iter().find(begins) {
+        Some(Transport::Fabric(any)) => {
+            let name = beginning.get(PROVIDER_AT..BEGINNING_BYTES).and_then(|name| std::str::from_utf8(name).ok());
+            let named = name.and_then(|name| provider(name.trim_end_matches('\0')));
+            return Some(Transport::Fabric(named.unwrap_or(any)));
+        }
+        Some(other) => return Some(other),
+        None => {}
     }
     let is_frame = matches!(beginning.first(), Some(&opcode) if opcode == HELLO_OPCODE || opcode == WELCOME[0]);
     (is_frame && beginning.get(4..8) == Some(&WELCOME[4..])).then_some(Transport::Tcp)

@@ -18,10 +18,17 @@ use crate::{
 };
 
 mod built_in;
+mod descriptor;
 mod options;
 
 pub use built_in::has_rdma_device;
-pub(crate) use built_in::{open, open_at, open_verbs};
+pub(crate) use built_in::{open, open_verbs};
+#[cfg(feature = "fabric")]
+pub(crate) use descriptor::FABRIC_MAGIC;
+#[cfg(feature = "rds")]
+pub(crate) use descriptor::RDS_MAGIC;
+pub(crate) use descriptor::schemes;
+pub use descriptor::{LocalEnd, TransportDescriptor};
 pub use options::{DeviceChoice, VerbsOptions};
 
 /// The local opening of one transport: what a [`Peer`](crate::Peer) is over.

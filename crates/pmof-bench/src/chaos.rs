@@ -10,11 +10,12 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use pmof::{Event, Pool, PoolOptions, ReplicaPlace, ReplicaState};
+use pmof_access::{FabricProvider, Transport};
 use pmof_console::{
     interrupt::TemporaryDirectory,
     output::{self, say, with_mend},
     trust::{self, TrustArgs},
-    words::{self, Level, TransportName},
+    words::{self, Level},
 };
 
 use self::{
@@ -81,8 +82,8 @@ pub struct ChaosArgs {
     #[arg(long, value_name = "TIME", value_parser = words::time)]
     time: Option<Duration>,
     /// What carries the bytes
-    #[arg(long, value_enum, default_value_t = TransportName::Tcp)]
-    transport: TransportName,
+    #[arg(long, value_parser = words::transports(), default_value_t = Transport::Tcp)]
+    transport: Transport,
     /// Failure that a persist must survive
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = Level::ProcessCrash)]
     durability: Level,
@@ -114,14 +115,14 @@ pub struct ChaosArgs {
 
 /// Runs `pmof chaos`.
 pub fn run(args: &ChaosArgs) -> Result<()> {
-    let is_tcp = args.transport == TransportName::Tcp;
+    let is_tcp = args.transport == Transport::Tcp;
     ensure!(
         !matches!(
             args.transport,
-            TransportName::Verbs | TransportName::FabricVerbs | TransportName::FabricVerbsConnected
+            Transport::Verbs | Transport::Fabric(FabricProvider::Verbs | FabricProvider::VerbsConnected)
         ),
         "--transport {} is not for chaos: use tcp, shm, rds or fabric+tcp",
-        args.transport.name()
+        args.transport.scheme()
     );
     ensure!(
         is_tcp || args.cuts.is_none_or(|cuts| cuts == 0),
@@ -199,7 +200,7 @@ impl<'a> Chaos<'a> {
             fault: 0,
             next_fault: now + BETWEEN_FAULTS,
             ends: args.time.map(|time| now + time),
-            report: Report::new(args.transport.name(), args.durability.durability().to_string(), seed),
+            report: Report::new(args.transport.scheme(), args.durability.durability().to_string(), seed),
             began: now,
             writers: Some(Writers::start(&pool, &stalls, seed, args.writers)?),
             stalls,

@@ -197,7 +197,7 @@ impl<'a> Soak<'a> {
         pool.close()?;
         let evidence = receipt.replicas.first().map(|replica| replica.promise.evidence.to_string());
         let summary = Summary {
-            transport: args.reach.transport.name(),
+            transport: args.reach.transport.scheme(),
             durability: Durability::PowerFailure.to_string(),
             evidence: evidence.context("a receipt of no replica")?,
             seed,

@@ -77,6 +77,16 @@ pub struct Hello {
     pub nonce: [u8; NONCE_BYTES],
 }
 
+impl Hello {
+    /// The transports that the initiator can use, those that it asks for first.
+    pub fn transports(&self) -> impl Iterator<Item = Transport> {
+        let fabric = self.fabric.map(Transport::Fabric);
+        let [rds, verbs] = [(self.rds, Transport::Rds), (self.has_verbs, Transport::Verbs)]
+            .map(|(has, transport)| has.then_some(transport));
+        [fabric, rds, verbs, Some(Transport::Tcp)].into_iter().flatten()
+    }
+}
+
 /// What the target answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Greeting {
@@ -283,17 +293,6 @@ impl Greeting {
 /// What a login printed, for people.
 pub(crate) fn beginning(came: &[u8]) -> String {
     String::from_utf8_lossy(&came[..came.len().min(200)]).into_owned()
-}
-
-/// Whether this side can use an address.
-pub(crate) fn is_reachable(address: &Address, hello: &Hello) -> bool {
-    match address.transport {
-        Transport::Tcp => true,
-        Transport::Verbs => hello.has_verbs,
-        Transport::Fabric(provider) => hello.fabric == Some(provider),
-        Transport::Rds => hello.rds,
-        _ => false,
-    }
 }
 
 #[cfg(test)]

@@ -301,7 +301,7 @@ impl SshSession {
         let greeting = session.greeting(stdout, &nonce, options, deadline, &File::from(errors));
         match greeting.inspect_err(|_| session.kill())? {
             Greeting::Ready { secret, mut addresses } => {
-                addresses.retain(|address| super::greeting::is_reachable(address, &hello));
+                addresses.retain(|address| hello.transports().any(|transport| transport == address.transport));
                 Ok(Started { session, addresses, secret })
             }
             Greeting::OtherVersion { version } => {

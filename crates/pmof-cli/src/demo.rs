@@ -292,7 +292,7 @@ impl Report {
         let receipt = complete.receipt.replicas.first().context("a receipt of no replica")?;
         Ok(Self {
             verdict: "Every acknowledged write was recovered on every replica that acknowledged it.",
-            transport: set.args.reach.transport.name(),
+            transport: set.args.reach.transport.scheme(),
             durability: receipt.durability.to_string(),
             method: receipt.method.to_string(),
             mechanism: receipt.promise.mechanism.to_string(),

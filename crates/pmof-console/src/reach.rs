@@ -4,12 +4,13 @@ use std::{net::IpAddr, path::Path, time::Duration};
 
 use anyhow::{Result, ensure};
 use pmof::{Pool, PoolOptions, SetOptions, SshOptions, TargetOptions};
+use pmof_access::Transport;
 use pmof_pool::PoolSet;
 
 use crate::{
     children::Target,
     trust::{self, TrustArgs},
-    words::{self, MethodName, TransportName},
+    words::{self, MethodName},
 };
 
 /// How long targets are waited for.
@@ -68,8 +69,8 @@ impl ConnectArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub struct ReachArgs {
     /// What carries the bytes
-    #[arg(long, value_enum, default_value_t = TransportName::Tcp)]
-    pub transport: TransportName,
+    #[arg(long, value_parser = words::transports(), default_value_t = Transport::Tcp)]
+    pub transport: Transport,
     /// Address of this machine that the targets listen on; verbs needs one that belongs to an RDMA device [default:
     /// 127.0.0.1]
     #[arg(long, value_name = "IP")]
@@ -90,15 +91,15 @@ impl ReachArgs {
     pub fn check(&self) -> Result<()> {
         let transport = self.transport;
         ensure!(
-            matches!(transport, TransportName::Verbs | TransportName::Rds) || self.source.is_none(),
+            matches!(transport, Transport::Verbs | Transport::Rds) || self.source.is_none(),
             "--source is for --transport verbs and rds: other transports leave it to routing"
         );
         ensure!(
-            transport != TransportName::Verbs || self.address.is_some(),
+            transport != Transport::Verbs || self.address.is_some(),
             "--transport verbs needs --address IP: one of this machine that belongs to an RDMA device (`rdma link`)"
         );
         ensure!(
-            transport != TransportName::Shm || self.address.is_none(),
+            transport != Transport::Shm || self.address.is_none(),
             "--address is not for --transport shm: its targets are found through a socket of this machine"
         );
         Ok(())
@@ -110,8 +111,8 @@ impl ReachArgs {
         let host = if address.is_ipv6() { format!("[{address}]") } else { address.to_string() };
         let options = self.serve_options(more);
         match self.transport {
-            TransportName::Shm => Target::start_on_socket(root, &options),
-            other => Target::start(root, &format!("{}://{host}:0", other.name()), &options),
+            Transport::Shm => Target::start_on_socket(root, &options),
+            other => Target::start(root, &format!("{}://{host}:0", other.scheme()), &options),
         }
     }
 
@@ -130,10 +131,7 @@ impl ReachArgs {
 
     /// The URL of a pool at a target of this transport.
     pub fn pool_url(&self, address: &str, name: &str) -> String {
-        let url = match self.transport {
-            TransportName::Shm => format!("{address}?pool={name}"),
-            _ => format!("{address}/{name}"),
-        };
+        let url = words::pool_url(self.transport, address, name);
         match self.source {
             Some(source) => format!("{url}?source={source}"),
             None => url,
@@ -158,7 +156,7 @@ mod tests {
 
     use super::*;
 
-    fn reach(transport: TransportName, address: Option<&str>, source: Option<&str>) -> ReachArgs {
+    fn reach(transport: Transport, address: Option<&str>, source: Option<&str>) -> ReachArgs {
         let parse = |text: &str| text.parse().unwrap();
         ReachArgs {
             transport,
@@ -172,15 +170,15 @@ mod tests {
     #[test]
     fn urls_are_those_that_pools_understand() {
         for (reach, address, expected) in [
-            (reach(TransportName::Tcp, None, None), "tcp://127.0.0.1:1", "tcp://127.0.0.1:1/a"),
-            (reach(TransportName::Shm, None, None), "shm:///run/a.sock", "shm:///run/a.sock?pool=a"),
+            (reach(Transport::Tcp, None, None), "tcp://127.0.0.1:1", "tcp://127.0.0.1:1/a"),
+            (reach(Transport::Shm, None, None), "shm:///run/a.sock", "shm:///run/a.sock?pool=a"),
             (
-                reach(TransportName::Verbs, Some("10.0.0.2"), Some("10.0.0.1")),
+                reach(Transport::Verbs, Some("10.0.0.2"), Some("10.0.0.1")),
                 "verbs://10.0.0.2:1",
                 "verbs://10.0.0.2:1/a?source=10.0.0.1",
             ),
             (
-                reach(TransportName::Rds, Some("10.0.0.2"), Some("10.0.0.1")),
+                reach(Transport::Rds, Some("10.0.0.2"), Some("10.0.0.1")),
                 "rds://10.0.0.2:1",
                 "rds://10.0.0.2:1/a?source=10.0.0.1",
             ),
@@ -195,9 +193,9 @@ mod tests {
     #[test]
     fn contradictions_are_refused() {
         for wrong in [
-            reach(TransportName::Tcp, None, Some("10.0.0.1")),
-            reach(TransportName::Shm, Some("10.0.0.1"), None),
-            reach(TransportName::Verbs, None, None),
+            reach(Transport::Tcp, None, Some("10.0.0.1")),
+            reach(Transport::Shm, Some("10.0.0.1"), None),
+            reach(Transport::Verbs, None, None),
         ] {
             assert!(wrong.check().is_err(), "{wrong:?}");
         }

@@ -1,10 +1,13 @@
 //! The words of the command line for transports, methods of flush and levels of durability.
 
-use std::{error::Error, ops::RangeInclusive, str::FromStr, time::Duration};
+use std::{error::Error, io, ops::RangeInclusive, str::FromStr, time::Duration};
 
-use clap::ValueEnum;
+use clap::{
+    ValueEnum,
+    builder::{PossibleValue, PossibleValuesParser, TypedValueParser},
+};
 use pmof::{Durability, Method, PoolOptions, causes};
-use pmof_access::{FabricProvider, Transport};
+use pmof_access::{LocalEnd, Transport, TransportDescriptor};
 use pmof_pool::bytes_of_size;
 
 /// A value parser that says all of why an argument is refused: clap prints only the outermost error.
@@ -88,56 +91,23 @@ pub fn sizes<T: TryFrom<u64>>(range: RangeInclusive<u64>) -> impl Fn(&str) -> Re
     }
 }
 
-/// What carries the bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum TransportName {
-    /// A TCP connection
-    Tcp,
-    /// Memory shared by processes of this machine
-    Shm,
-    /// RDMA
-    Verbs,
-    /// The first provider that libfabric offers
-    Fabric,
-    /// libfabric's provider tcp
-    #[value(name = "fabric+tcp")]
-    FabricTcp,
-    /// libfabric's provider net, which became tcp in libfabric 1.18
-    #[value(name = "fabric+net")]
-    FabricNet,
-    /// libfabric's provider tcp, with connected endpoints
-    #[value(name = "fabric+tcp-msg")]
-    FabricTcpConnected,
-    /// libfabric's provider verbs, with datagram endpoints
-    #[value(name = "fabric+verbs")]
-    FabricVerbs,
-    /// libfabric's provider verbs, with connected endpoints
-    #[value(name = "fabric+verbs-msg")]
-    FabricVerbsConnected,
-    /// RDS, reliable datagrams of the kernel
-    Rds,
+/// A value parser for transports: the schemes of their addresses.
+pub fn transports() -> impl TypedValueParser<Value = Transport> {
+    let value = |transport: Transport| {
+        let TransportDescriptor { scheme, summary, .. } = *transport.descriptor();
+        PossibleValue::new(scheme).help(summary)
+    };
+    let unknown = || io::Error::from(io::ErrorKind::InvalidInput);
+    let offered = Transport::ALL.into_iter().filter(|transport| transport.descriptor().is_offered);
+    PossibleValuesParser::new(offered.map(value))
+        .try_map(move |scheme| Transport::of_scheme(&scheme).ok_or_else(unknown))
 }
 
-impl TransportName {
-    /// The transport of this name.
-    pub fn transport(self) -> Transport {
-        match self {
-            Self::Tcp => Transport::Tcp,
-            Self::Shm => Transport::Shm,
-            Self::Verbs => Transport::Verbs,
-            Self::Fabric => Transport::Fabric(FabricProvider::Any),
-            Self::FabricTcp => Transport::Fabric(FabricProvider::Tcp),
-            Self::FabricNet => Transport::Fabric(FabricProvider::Net),
-            Self::FabricTcpConnected => Transport::Fabric(FabricProvider::TcpConnected),
-            Self::FabricVerbs => Transport::Fabric(FabricProvider::Verbs),
-            Self::FabricVerbsConnected => Transport::Fabric(FabricProvider::VerbsConnected),
-            Self::Rds => Transport::Rds,
-        }
-    }
-
-    /// Its name, which is the scheme of its addresses.
-    pub fn name(self) -> &'static str {
-        self.transport().scheme()
+/// The URL of a pool of a target at this address.
+pub fn pool_url(transport: Transport, address: &str, name: &str) -> String {
+    match transport.descriptor().local_end {
+        LocalEnd::Path => format!("{address}?pool={name}"),
+        _ => format!("{address}/{name}"),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::{net::IpAddr, sync::Arc};
 
 use parking_lot::Mutex;
-use pmof_access::{Address, CompletionQueue, ConnectError, Peer, QueueOptions, Transport};
+use pmof_access::{Address, CompletionQueue, ConnectError, Peer, QueueOptions};
 
 use crate::ReplicaError;
 
@@ -46,7 +46,7 @@ impl Peers {
 impl Opened {
     fn peer(&mut self, address: &Address, source: Option<IpAddr>) -> Result<Peer, ReplicaError> {
         let transport = address.transport;
-        if matches!(transport, Transport::Tcp | Transport::Shm) {
+        if !transport.descriptor().local_end.takes_source() {
             if let Some((peer, _)) = self.peers.iter().find(|(peer, _)| peer.transport() == Some(transport)) {
                 return Ok(peer.clone());
             }

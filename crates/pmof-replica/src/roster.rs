@@ -1,6 +1,6 @@
 //! Rosters, with the addresses of this crate.
 
-use pmof_access::Transport;
+use pmof_access::LocalEnd;
 use pmof_control::{PoolName, Role, Roster, RosterMember};
 use pmof_replication::place;
 
@@ -32,7 +32,7 @@ impl Place for PoolUrl {
 
     fn is_local(&self) -> bool {
         match &self.target {
-            TargetUrl::Address(address) => address.transport == Transport::Shm,
+            TargetUrl::Address(address) => address.transport.descriptor().local_end == LocalEnd::Path,
             TargetUrl::Ssh(_) => false,
             TargetUrl::Directory(_) => true,
         }

@@ -8,7 +8,7 @@ use std::{
     str::FromStr,
 };
 
-use pmof_access::{Address, AddressError, Transport};
+use pmof_access::{Address, AddressError, LocalEnd, Transport, TransportDescriptor};
 use pmof_bootstrap::{SshHost, SshHostError};
 use pmof_control::{NameError, PoolName};
 
@@ -144,7 +144,7 @@ pub enum PoolUrlError {
         /// What was given.
         text: String,
         /// How to write a pool of this transport.
-        form: &'static str,
+        form: String,
     },
     /// The pool's name.
     #[error("the pool's name in {text:?} is not allowed")]
@@ -162,7 +162,7 @@ pub enum PoolUrlError {
         /// The part that is wrong.
         parameter: String,
         /// How to write a pool of this transport.
-        form: &'static str,
+        form: String,
     },
 }
 
@@ -170,13 +170,13 @@ impl FromStr for PoolUrl {
     type Err = PoolUrlError;
 
     fn from_str(text: &str) -> Result<Self, PoolUrlError> {
-        let no_name = |form| PoolUrlError::NoName { text: text.to_owned(), form };
+        let no_name = |form: String| PoolUrlError::NoName { text: text.to_owned(), form };
         let wrong_name = |source| PoolUrlError::Name { text: text.to_owned(), source };
         if let Some(rest) = text.strip_prefix(SSH_SCHEME) {
             let (host, name) = rest.split_once('/').unwrap_or((rest, ""));
             let target = TargetUrl::Ssh(host.parse()?);
             if name.is_empty() {
-                return Err(no_name("ssh://[USER@]HOST[:PORT]/POOL"));
+                return Err(no_name("ssh://[USER@]HOST[:PORT]/POOL".to_owned()));
             }
             return Ok(Self { target, name: PoolName::new(name).map_err(wrong_name)?, source: None });
         }
@@ -187,47 +187,47 @@ impl FromStr for PoolUrl {
             });
             let (directory, name) = parted.ok_or_else(|| PoolUrlError::NotAbsolute { text: text.to_owned() })?;
             if name.is_empty() {
-                return Err(no_name(FILE_FORM));
+                return Err(no_name(FILE_FORM.to_owned()));
             }
             let name = PoolName::new(name).map_err(wrong_name)?;
             return Ok(Self { target: TargetUrl::Directory(directory), name, source: None });
         }
         let scheme = text.split_once("://").map_or("", |(scheme, _)| scheme);
-        let transport = Transport::ALL.into_iter().find(|transport| transport.scheme() == scheme);
-        let Some((transport, after_scheme)) = transport.map(|transport| (transport, scheme.len() + 3)) else {
+        let after_scheme = scheme.len() + 3;
+        let Some(transport) = Transport::of_scheme(scheme) else {
             if scheme.starts_with(FABRIC_SCHEME) {
                 // The providers that there are.
                 return Err(AddressError::UnknownTransport { scheme: scheme.to_owned() }.into());
             }
             return Err(PoolUrlError::UnknownScheme { text: text.to_owned() });
         };
-        let form = form_of(transport);
-        let separator = if transport == Transport::Shm { POOL_PARAMETER } else { "/" };
+        let form = || form_of(transport);
+        let separator = separator_of(transport);
+        let takes_source = transport.descriptor().local_end.takes_source();
         let Some((address, rest)) = text[after_scheme..].split_once(separator) else {
             text.parse::<Address>()?;
-            return Err(no_name(form));
+            return Err(no_name(form()));
         };
         let address = text[..after_scheme + address.len()].parse()?;
         let (name, source) = match rest.split_once('?') {
-            Some((name, parameter))
-                if matches!(transport, Transport::Verbs | Transport::Rds | Transport::Fabric(_)) =>
-            {
+            Some((name, parameter)) if takes_source => {
                 let source = parameter.strip_prefix(&SOURCE_PARAMETER[1..]).and_then(|source| source.parse().ok());
-                let wrong = || PoolUrlError::Parameter { text: text.to_owned(), parameter: parameter.to_owned(), form };
+                let wrong =
+                    || PoolUrlError::Parameter { text: text.to_owned(), parameter: parameter.to_owned(), form: form() };
                 (name, Some(source.ok_or_else(wrong)?))
             }
             // A name may hold a `?`, and none looks like what another transport's address has there.
             Some((_, parameter))
                 if rest.contains(SOURCE_PARAMETER)
-                    || (transport != Transport::Shm && rest.contains(POOL_PARAMETER)) =>
+                    || (separator != POOL_PARAMETER && rest.contains(POOL_PARAMETER)) =>
             {
                 let (text, parameter) = (text.to_owned(), parameter.to_owned());
-                return Err(PoolUrlError::Parameter { text, parameter, form });
+                return Err(PoolUrlError::Parameter { text, parameter, form: form() });
             }
             _ => (rest, None),
         };
         if name.is_empty() {
-            return Err(no_name(form));
+            return Err(no_name(form()));
         }
         Ok(Self { target: TargetUrl::Address(address), name: PoolName::new(name).map_err(wrong_name)?, source })
     }
@@ -238,8 +238,10 @@ impl fmt::Display for PoolUrl {
         if let TargetUrl::Directory(directory) = &self.target {
             return write!(f, "{FILE_SCHEME}{}", directory.join(self.name.as_str()).display());
         }
-        let is_shm = matches!(&self.target, TargetUrl::Address(address) if address.transport == Transport::Shm);
-        let separator = if is_shm { POOL_PARAMETER } else { "/" };
+        let separator = match &self.target {
+            TargetUrl::Address(address) => separator_of(address.transport),
+            TargetUrl::Ssh(_) | TargetUrl::Directory(_) => "/",
+        };
         write!(f, "{}{separator}{}", self.target, self.name)?;
         match self.source {
             Some(source) => write!(f, "{SOURCE_PARAMETER}{source}"),
@@ -254,16 +256,20 @@ fn directory_of(text: &str) -> Option<PathBuf> {
     path.is_absolute().then(|| path.components().collect())
 }
 
+/// What lies between the address of a target and the name of a pool.
+fn separator_of(transport: Transport) -> &'static str {
+    if transport.descriptor().local_end == LocalEnd::Path { POOL_PARAMETER } else { "/" }
+}
+
 /// How a pool of the transport is written.
-fn form_of(transport: Transport) -> &'static str {
-    match transport {
-        Transport::Verbs => "verbs://HOST[:PORT]/POOL or verbs://HOST[:PORT]/POOL?source=IP",
-        Transport::Shm => "shm:///PATH/OF/SOCKET?pool=POOL",
-        Transport::Rds => "rds://HOST[:PORT]/POOL or rds://HOST[:PORT]/POOL?source=IP",
-        Transport::Fabric(_) => {
-            "fabric+PROVIDER://HOST[:PORT]/POOL or fabric://HOST[:PORT]/POOL, with ?source=IP behind"
+fn form_of(transport: Transport) -> String {
+    let TransportDescriptor { scheme, local_end, .. } = transport.descriptor();
+    match local_end {
+        LocalEnd::Path => format!("{scheme}:///PATH/OF/SOCKET{POOL_PARAMETER}POOL"),
+        end if end.takes_source() => {
+            format!("{scheme}://HOST[:PORT]/POOL or {scheme}://HOST[:PORT]/POOL{SOURCE_PARAMETER}IP")
         }
-        _ => "tcp://HOST[:PORT]/POOL",
+        _ => format!("{scheme}://HOST[:PORT]/POOL"),
     }
 }
 

@@ -11,7 +11,8 @@ use std::{net::IpAddr, path::PathBuf, time::Duration};
 
 use anyhow::Result;
 use clap::{Args, Subcommand};
-use pmof_console::words::{self, TransportName};
+use pmof_access::{FabricProvider, Transport};
+use pmof_console::words;
 
 mod child;
 mod compare;
@@ -32,15 +33,15 @@ pub use page::html;
 pub use table::csv;
 
 /// What is measured where nobody says what: one kind of endpoints of each provider of libfabric.
-const MEASURED: [TransportName; 8] = [
-    TransportName::Tcp,
-    TransportName::Shm,
-    TransportName::Verbs,
-    TransportName::Fabric,
-    TransportName::FabricTcp,
-    TransportName::FabricNet,
-    TransportName::FabricVerbs,
-    TransportName::Rds,
+const MEASURED: [Transport; 8] = [
+    Transport::Tcp,
+    Transport::Shm,
+    Transport::Verbs,
+    Transport::Fabric(FabricProvider::Any),
+    Transport::Fabric(FabricProvider::Tcp),
+    Transport::Fabric(FabricProvider::Net),
+    Transport::Fabric(FabricProvider::Verbs),
+    Transport::Rds,
 ];
 
 /// Measure everything that works on this machine, each beside its floor, and write one page
@@ -79,8 +80,8 @@ struct MeasureArgs {
     #[arg(long, conflicts_with_all = ["quick", "list", "transports", "address", "source", "only", "time", "rounds", "initiator_cpu", "target_cpu"])]
     resume: bool,
     /// What carries the bytes; several, with commas between them
-    #[arg(long, value_enum, value_delimiter = ',', value_name = "TRANSPORT", default_values_t = MEASURED)]
-    transports: Vec<TransportName>,
+    #[arg(long, value_parser = words::transports(), value_delimiter = ',', value_name = "TRANSPORT", default_values_t = MEASURED)]
+    transports: Vec<Transport>,
     /// Address of this machine that the targets listen on; verbs needs one that belongs to an RDMA device [default: 127.0.0.1]
     #[arg(long, value_name = "IP")]
     address: Option<IpAddr>,
@@ -110,7 +111,7 @@ struct MeasureArgs {
 impl MeasureArgs {
     fn plan(&self) -> Plan {
         let mut transports: Vec<String> = Vec::new();
-        for transport in self.transports.iter().map(|transport| transport.name().to_owned()) {
+        for transport in self.transports.iter().map(|transport| transport.scheme().to_owned()) {
             if !transports.contains(&transport) {
                 transports.push(transport);
             }

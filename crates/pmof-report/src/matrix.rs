@@ -3,11 +3,14 @@
 use std::net::IpAddr;
 
 use anyhow::{Result, ensure};
-use clap::ValueEnum as _;
-use pmof_console::{ratios::RoundRatios, words::TransportName};
+use pmof_access::Transport;
+use pmof_console::ratios::RoundRatios;
 use serde::{Deserialize, Serialize};
 
-use crate::document::{Floor, Interval, Numbers, Place};
+use crate::{
+    MEASURED,
+    document::{Floor, Interval, Numbers, Place},
+};
 
 mod charts;
 
@@ -229,8 +232,7 @@ impl Plan {
     pub(crate) fn options(&self) -> String {
         let mut words: Vec<String> = if self.quick { vec![" --quick".to_owned()] } else { Vec::new() };
         let mut add = |option: &str, value: String| words.push(format!(" {option} {value}"));
-        let every: Vec<&str> = TransportName::value_variants().iter().map(|transport| transport.name()).collect();
-        if self.transports != every {
+        if self.transports != MEASURED.map(Transport::scheme) {
             add("--transports", self.transports.join(","));
         }
         for (option, address) in [("--address", self.address), ("--source", self.source)] {

@@ -18,7 +18,7 @@ use std::{
 use parking_lot::{Mutex, MutexGuard};
 use pmof_access::{
     Address, BackgroundFlushes, BackgroundThreads, CompletionQueue, ConnectionId, ConnectionRequest, DeviceChoice,
-    FabricProvider, Listener, Location, MemoryBudget, MemoryUse, OperationCounters, Peer, Place, QueueOptions, Refusal,
+    Listener, LocalEnd, Location, MemoryBudget, MemoryUse, OperationCounters, Peer, Place, QueueOptions, Refusal,
     SetupError, Transport, VerbsOptions, local_user,
 };
 use pmof_control::{PoolFormat, SpokenVersions, TargetStatus};
@@ -57,20 +57,6 @@ pub use identity::Identity;
 pub use metrics::{RequestCounts, TargetMetrics};
 pub use observer::Observer;
 pub use options::{DEFAULT_MAX_CONNECTIONS, DEFAULT_MEMORY_BUDGET_BYTES, ServiceOptions};
-
-/// What a connection takes whatever it does: the staging buffer of 16 KiB, its next request, one that waits, and the answer to
-/// one, of 4 KiB each, the guarantee for its reads of 8 KiB, and what describes it.
-const CONNECTION_RESERVE_BYTES: u64 = 48 << 10;
-
-/// The same over verbs, and over the net of libfabric: registered memory for staging (256 KiB) and for receives (128 KiB), and the device's queues besides.
-const VERBS_RESERVE_BYTES: u64 = 512 << 10;
-
-/// The same over libfabric, but for its net: what `tcp;ofi_rxm` of libfabric 1.17 takes for a connection (about 85 MiB), beside
-/// 256 KiB of buffers of ours.
-const FABRIC_RESERVE_BYTES: u64 = 96 << 20;
-
-/// The same over RDS: 12 datagrams of 8 KiB each way, as many in the kernel, and the rest of every connection.
-const RDS_RESERVE_BYTES: u64 = 512 << 10;
 
 /// How long an idle thread sleeps at a stretch; stopping interrupts it.
 const NAP: Duration = Duration::from_secs(3600);
@@ -350,7 +336,7 @@ impl Host for Shared {
     }
 
     fn is_appliance(&self, transport: Option<Transport>) -> bool {
-        transport == Some(Transport::Verbs) && self.options.verbs.inbound_declared
+        transport.is_some_and(has_devices) && self.options.verbs.inbound_declared
     }
 
     fn count_lost_file(&self) {
@@ -550,14 +536,7 @@ impl Worker {
 
 /// What a connection takes of the budget.
 fn reserve_bytes(transport: Option<Transport>) -> u64 {
-    match transport {
-        Some(Transport::Verbs | Transport::Fabric(FabricProvider::Net)) => VERBS_RESERVE_BYTES,
-        // No layer over the provider takes memory of its own.
-        Some(Transport::Fabric(provider)) if provider.is_connected() => VERBS_RESERVE_BYTES,
-        Some(Transport::Fabric(_)) => FABRIC_RESERVE_BYTES,
-        Some(Transport::Rds) => RDS_RESERVE_BYTES,
-        _ => CONNECTION_RESERVE_BYTES,
-    }
+    transport.unwrap_or(Transport::Tcp).descriptor().connection_bytes
 }
 
 impl Acceptor {
@@ -609,7 +588,7 @@ fn open_acceptor(
     let peer = match (known, &device) {
         (Some((.., peer)), _) => peer.clone(),
         (None, None) => Peer::open(transport)?,
-        (None, Some(DeviceChoice::Local(local))) if transport != Transport::Verbs => Peer::open_at(transport, *local)?,
+        (None, Some(DeviceChoice::Local(local))) if !has_devices(transport) => Peer::open_at(transport, *local)?,
         (None, Some(device)) => Peer::open_verbs(&options.verbs.clone().device(device.clone()))?,
     };
     peers.push((transport, device, peer.clone()));
@@ -628,9 +607,14 @@ fn has_no_such_address(error: &SetupError) -> bool {
 fn device_of(transport: Transport, location: &Location, options: &VerbsOptions) -> Option<DeviceChoice> {
     let address = location.socket_address().map(|address| address.ip());
     let local = address.filter(|address| !address.is_unspecified()).map(DeviceChoice::Local);
-    match transport {
-        Transport::Verbs => Some(local.unwrap_or_else(|| options.device.clone())),
-        Transport::Fabric(_) => local.or_else(|| address.filter(IpAddr::is_ipv6).map(DeviceChoice::Local)),
+    match transport.descriptor().local_end {
+        LocalEnd::Device => Some(local.unwrap_or_else(|| options.device.clone())),
+        LocalEnd::Domain => local.or_else(|| address.filter(IpAddr::is_ipv6).map(DeviceChoice::Local)),
         _ => None,
     }
+}
+
+/// Whether RDMA devices write past this machine's CPU.
+fn has_devices(transport: Transport) -> bool {
+    transport.descriptor().local_end == LocalEnd::Device
 }

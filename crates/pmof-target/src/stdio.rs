@@ -19,7 +19,7 @@ use rustix::{
     io::Errno,
 };
 
-use pmof_access::{Address, Location, Peer, Place, SetupError, Transport, VerbsOptions};
+use pmof_access::{Address, LocalEnd, Location, Peer, Place, SetupError, Transport, VerbsOptions};
 
 use crate::{Identity, Service, ServiceError, ServiceOptions, StoreError, service::Admission};
 
@@ -243,27 +243,25 @@ fn start(root: &Path, options: StdioOptions, hello: &Hello) -> Result<(Service, 
     let secret = Secret::generate()?;
     let StdioOptions { mut service, data_address, data_ports } = options;
     let host = data_address.map_or_else(address_of_session, Ok)?;
-    let has_verbs = hello.has_verbs && serves_verbs(host, &service.verbs);
+    let is_served = |transport: &Transport| match transport.descriptor().local_end {
+        LocalEnd::Device => serves_verbs(host, &service.verbs),
+        _ => serves(*transport, host),
+    };
     let identity = Identity::SshUser { user_id: rustix::process::getuid().as_raw() };
     service.admission = Admission::Secret { secret, identity };
     // Whoever comes has to prove the secret.
     service.trust_network = true;
     service.max_connections = service.max_connections.min(SESSION_CONNECTIONS);
-    let asked = [hello.fabric.map(Transport::Fabric), hello.rds.then_some(Transport::Rds)];
-    let transports = match asked.into_iter().flatten().find(|transport| serves(*transport, host)) {
-        // The initiator's address may have none.
-        Some(Transport::Rds) => vec![Transport::Rds, Transport::Tcp],
-        Some(fabric) => vec![fabric],
-        None => has_verbs.then_some(Transport::Verbs).into_iter().chain([Transport::Tcp]).collect(),
-    };
+    let best = hello.transports().find(is_served).unwrap_or(Transport::Tcp);
+    // A domain of libfabric was asked for and is there; the way to a device or a bound socket may not be.
+    let beside = (!matches!(best.descriptor().local_end, LocalEnd::Domain | LocalEnd::Any)).then_some(Transport::Tcp);
+    let transports: Vec<_> = [Some(best), beside].into_iter().flatten().collect();
     let mut ports = data_ports.0;
     loop {
         let port = ports.next().unwrap_or(0);
-        let second = match transports[0] {
-            // It begins on a TCP port: tcp takes the next one, or is left out where that is the last.
-            Transport::Rds if port != 0 => ports.clone().next(),
-            _ => Some(port),
-        };
+        // What meets over a TCP connection has the port: tcp takes the next one, or is left out where that is the last.
+        let has_port = port != 0 && best.descriptor().greeting_magic.is_some();
+        let second = if has_port { ports.clone().next() } else { Some(port) };
         let listen = |(transport, port)| Address { transport, place: Place::Host { host: host.to_string(), port } };
         let ports_of_each = [Some(port), second].into_iter().flatten();
         let addresses: Vec<_> = transports.iter().copied().zip(ports_of_each).map(listen).collect();

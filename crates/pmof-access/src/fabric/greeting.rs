@@ -2,7 +2,7 @@
 
 use std::io;
 
-use crate::spoken::FABRIC_MAGIC as MAGIC;
+use crate::transport::FABRIC_MAGIC as MAGIC;
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U16, U32},

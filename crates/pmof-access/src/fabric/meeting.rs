@@ -34,8 +34,8 @@ impl FabricWire {
 
     /// Takes up what the other side's greeting says. True if the connection stands.
     pub(super) fn meet(&mut self, theirs: Greeting) -> io::Result<bool> {
-        if self.is_initiator {
-            let own = self.own_address().ok_or(Errno::NOTCONN)?.ip();
+        if self.greetings.is_initiator() {
+            let own = self.greetings.own_address().ok_or(Errno::NOTCONN)?.ip();
             let endpoint = if self.opened.is_connected() {
                 self.opened.endpoint_to(own, &theirs.name)
             } else {
@@ -47,7 +47,7 @@ impl FabricWire {
             lane.stream.set_room(theirs.receives, theirs.receive_bytes);
         }
         if self.opened.is_connected() {
-            if self.is_initiator {
+            if self.greetings.is_initiator() {
                 self.request()?;
             }
             self.theirs = Some(theirs);
@@ -56,7 +56,7 @@ impl FabricWire {
         if let Some(lane) = &mut self.lane {
             lane.endpoint().lock().set_peer(&theirs.name).map_err(io::Error::other)?;
         }
-        if self.is_initiator {
+        if self.greetings.is_initiator() {
             self.greet_by_name()?;
         }
         Ok(true)

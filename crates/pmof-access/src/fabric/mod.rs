@@ -6,7 +6,6 @@
 //! the order posted; what follows a read is held back on this side until the read is done.
 
 mod greeting;
-mod incoming;
 mod items;
 mod lane;
 mod meeting;

@@ -9,11 +9,12 @@ use std::{
 use pmof_mem::Medium;
 use pmof_proto::Access;
 
-use super::{incoming::FabricIncoming, memory::FabricMemory, opened::Opened, wire::FabricWire};
+use super::{memory::FabricMemory, opened::Opened, wire::FabricWire};
 use crate::{
     ConnectError, ConnectOptions, FabricProvider, Location, RegisterError, SetupError, Transport,
     error::unreachable,
     region::Reach,
+    rendezvous::RendezvousIncoming,
     transport::{Listening, Opening},
     wire::Wire,
 };
@@ -60,7 +61,9 @@ impl Opening for LibFabric {
         let Location::Ip(at) = address else { return Err(self.wrong_address(address)) };
         let failed = |source| SetupError::Listen { address: address.clone(), source };
         self.check_family(*at).map_err(failed)?;
-        let (incoming, bound) = FabricIncoming::open(&self.0, *at).map_err(failed)?;
+        let opened = Arc::clone(&self.0);
+        let accepted = move |socket| FabricWire::accepted(&opened, socket);
+        let (incoming, bound) = RendezvousIncoming::open(*at, accepted).map_err(failed)?;
         Ok(Listening { incoming: Box::new(incoming), address: bound.into() })
     }
 

@@ -11,10 +11,7 @@ use std::{
 use pmof_fabric::RemoteAddress;
 use pmof_mem::{Durability, Promise, causes, forks::Uninherited};
 use pmof_proto::{DirectAccess, InputPlace, OperationKind, OutputView, PostError};
-use rustix::{
-    io::Errno,
-    net::{RecvFlags, SendFlags, Shutdown, getsockname, recv, send, shutdown},
-};
+use rustix::io::Errno;
 
 use super::{
     greeting::{GREETING_BYTES, Greeting},
@@ -26,11 +23,10 @@ use super::{
 use crate::{
     DEFAULT_LOSS_TIMEOUT, Method, RemoteRegion, SetupError, Transport,
     error::system,
-    local_user::Trust,
-    rendezvous,
+    rendezvous::{self, Greetings, Heard},
     request::{Data, Request, Verb},
     sleeping::Sleeping,
-    spoken::{self, FABRIC_MAGIC, OtherTransport},
+    spoken::{self, OtherTransport},
     wire::{CompletionChannel, DirectWay, Finished, Posted, Posting, Submission, Wire},
 };
 
@@ -51,17 +47,11 @@ const SLEEP_TRIES: u32 = 4;
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own; every combination of them occurs")]
 pub(super) struct FabricWire {
     pub(super) opened: Arc<Opened>,
-    socket: Arc<Uninherited>,
+    pub(super) greetings: Greetings<GREETING_BYTES>,
     sleeping: Arc<Sleeping>,
-    /// The other side's greeting, as far as it came.
-    greeting: Vec<u8>,
     pub(super) meeting: Meeting,
     /// The same, where the endpoints have still to be connected.
     pub(super) theirs: Option<Greeting>,
-    pub(super) is_initiator: bool,
-    /// It has said the magic of its greeting already.
-    has_announced: bool,
-    trust: Trust,
     /// Of the connection.
     number: u64,
     /// From when this side's endpoint is there.
@@ -95,15 +85,16 @@ impl FabricWire {
         loss_timeout: Duration,
         trust_host: bool,
     ) -> io::Result<Self> {
-        let socket = rendezvous::connecting(to, None)?;
-        let trust = Trust::new(trust_host, &socket, to);
-        Ok(Self { trust, ..Self::new(opened, socket, true, loss_timeout)? })
+        let greetings = Greetings::connecting(Transport::Fabric(opened.provider), to, None, trust_host)?;
+        Ok(Self::new(opened, greetings, loss_timeout)?)
     }
 
     /// Takes a connection over and greets. None if it is gone already.
     pub(super) fn accepted(opened: &Arc<Opened>, socket: Uninherited) -> Result<Option<Self>, SetupError> {
-        let mut wire = Self::new(opened, socket, false, DEFAULT_LOSS_TIMEOUT).map_err(system("timerfd_create"))?;
-        let Some(own) = wire.own_address() else { return Ok(None) };
+        let greetings = Greetings::accepted(Transport::Fabric(opened.provider), socket);
+        let made = greetings.and_then(|greetings| Self::new(opened, greetings, DEFAULT_LOSS_TIMEOUT));
+        let mut wire = made.map_err(system("timerfd_create"))?;
+        let Some(own) = wire.greetings.own_address() else { return Ok(None) };
         let greeted = if opened.is_connected() {
             let passive = opened.passive(own.ip())?;
             let name = passive.name()?;
@@ -117,23 +108,13 @@ impl FabricWire {
         Ok(greeted.is_ok().then_some(wire))
     }
 
-    fn new(
-        opened: &Arc<Opened>,
-        socket: Uninherited,
-        is_initiator: bool,
-        loss_timeout: Duration,
-    ) -> Result<Self, Errno> {
-        rendezvous::keep_alive(&socket)?;
+    fn new(opened: &Arc<Opened>, greetings: Greetings<GREETING_BYTES>, loss_timeout: Duration) -> Result<Self, Errno> {
         let mut wire = Self {
             opened: Arc::clone(opened),
-            socket: Arc::new(socket),
+            greetings,
             sleeping: Sleeping::new()?,
-            greeting: Vec::new(),
             meeting: Meeting::Greetings,
             theirs: None,
-            is_initiator,
-            has_announced: false,
-            trust: Trust::AnyUser,
             number: 0,
             lane: None,
             is_standing: false,
@@ -152,10 +133,6 @@ impl FabricWire {
         Ok(wire)
     }
 
-    pub(super) fn own_address(&self) -> Option<SocketAddr> {
-        SocketAddr::try_from(getsockname(&self.socket).ok()?).ok()
-    }
-
     pub(super) fn open_lane(&mut self, endpoint: SharedEndpoint) -> io::Result<()> {
         self.is_watchable = self.opened.may_watch();
         self.opened.belongs_to(&endpoint, self.number);
@@ -163,16 +140,11 @@ impl FabricWire {
         Ok(())
     }
 
-    /// Tells the other side of this one's endpoint: a greeting goes into the socket's buffer as a whole.
+    /// Tells the other side of this one's endpoint.
     pub(super) fn greet(&self, name: Vec<u8>) -> io::Result<()> {
         let provider = self.opened.spoken_name();
         let greeting = Greeting { receives: RECEIVES, receive_bytes: RECEIVE_BYTES, provider, name };
-        let bytes = greeting.encode()?;
-        let rest = &bytes[if self.has_announced { FABRIC_MAGIC.len() } else { 0 }..];
-        match send(&self.socket, rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)? {
-            count if count == rest.len() => Ok(()),
-            _ => Err(io::ErrorKind::ConnectionAborted.into()),
-        }
+        self.greetings.greet(&greeting.encode()?)
     }
 
     /// Reads the other side's greeting; the side that connected answers it. True if anything moved.
@@ -181,36 +153,19 @@ impl FabricWire {
             self.is_standing = self.go_on_meeting()?;
             return Ok(self.is_standing);
         }
-        if self.is_initiator && !self.has_announced {
-            self.has_announced = spoken::announce(&self.socket, FABRIC_MAGIC)?;
-        }
-        if self.greeting.is_empty()
-            && !spoken::listen_to(&self.socket, Transport::Fabric(self.opened.provider), self.is_initiator)?
-        {
-            return Ok(false);
-        }
-        if self.greeting.is_empty() {
-            self.trust.check(&self.socket)?;
-        }
-        let mut bytes = [0; GREETING_BYTES];
-        let len = GREETING_BYTES - self.greeting.len();
-        match recv(&self.socket, &mut bytes[..len], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other side closed before it greeted"));
-            }
-            Ok((count, _)) => self.greeting.extend_from_slice(&bytes[..count]),
-            Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(false),
-            Err(errno) => return Err(errno.into()),
-        }
-        let Ok(whole) = <&[u8; GREETING_BYTES]>::try_from(self.greeting.as_slice()) else { return Ok(true) };
-        let theirs = Greeting::decode(whole)
+        let whole = match self.greetings.hear()? {
+            Heard::Nothing => return Ok(false),
+            Heard::Part => return Ok(true),
+            Heard::All(whole) => whole,
+        };
+        let theirs = Greeting::decode(&whole)
             .ok_or_else(|| invalid("the other side does not greet as pmof over libfabric does".to_owned()))?;
         let ours = self.opened.spoken_name();
         if theirs.provider != ours {
             let other = |spoken: &str| spoken::provider(spoken).map(Transport::Fabric);
             if let (Some(theirs), Some(ours)) = (other(&theirs.provider), other(&ours)) {
                 if theirs != ours {
-                    return Err(OtherTransport { theirs, ours, is_initiator: self.is_initiator }.into());
+                    return Err(OtherTransport { theirs, ours, is_initiator: self.greetings.is_initiator() }.into());
                 }
             }
             let what = format!(
@@ -226,7 +181,7 @@ impl FabricWire {
     /// Whether the other side's process is there.
     pub(super) fn look_at_socket(&mut self) -> io::Result<()> {
         self.looks_at_socket = false;
-        self.is_gone = self.is_gone || !rendezvous::is_there(&self.socket)?;
+        self.is_gone = self.is_gone || !self.greetings.is_other_there()?;
         Ok(())
     }
 
@@ -387,7 +342,7 @@ impl Wire for FabricWire {
 
     fn set_loss_timeout(&mut self, loss_timeout: Duration) {
         self.loss_timeout = loss_timeout;
-        rendezvous::set_loss_timeout(&self.socket, loss_timeout);
+        self.greetings.set_loss_timeout(loss_timeout);
     }
 
     fn shutdown_output(&mut self) {
@@ -398,7 +353,7 @@ impl Wire for FabricWire {
     }
 
     fn as_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
-        [Some(self.socket.as_fd()), Some(self.sleeping.as_fd())]
+        [Some(self.greetings.as_fd()), Some(self.sleeping.as_fd())]
     }
 
     fn completion_channel(&self) -> Option<CompletionChannel> {
@@ -461,7 +416,7 @@ impl Wire for FabricWire {
     }
 
     fn is_connecting(&self) -> bool {
-        self.is_initiator && !self.is_standing
+        self.greetings.is_initiator() && !self.is_standing
     }
 
     fn direct_way(&self) -> DirectWay {
@@ -528,8 +483,7 @@ impl Wire for FabricWire {
         if let Some(lane) = &mut self.lane {
             lane.stop();
         }
-        // Failure means that the connection is gone already.
-        let _ = shutdown(&self.socket, Shutdown::Both);
+        self.greetings.stop();
     }
 }
 

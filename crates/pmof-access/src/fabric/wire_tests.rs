@@ -6,7 +6,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::*;
 use crate::{
     FabricProvider,
-    fabric::incoming::FabricIncoming,
+    rendezvous::RendezvousIncoming,
     transport::Incoming,
     wire::{DirectOutcome, Finished},
 };
@@ -40,7 +40,8 @@ impl Pair {
                 return None;
             }
         };
-        let (incoming, bound) = FabricIncoming::open(&opened[0], SocketAddr::new(address, 0)).unwrap();
+        let accepted = |socket| FabricWire::accepted(&opened[0], socket);
+        let (incoming, bound) = RendezvousIncoming::open(SocketAddr::new(address, 0), accepted).unwrap();
         let there = FabricWire::connecting(&opened[1], bound, LONG, false).unwrap();
         let here = within_limit(|| incoming.accept().unwrap()).0;
         let mut pair = Self { here, there };

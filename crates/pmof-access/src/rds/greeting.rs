@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 
-use crate::spoken::RDS_MAGIC as MAGIC;
+use crate::transport::RDS_MAGIC as MAGIC;
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned,
     little_endian::{U16, U32},

@@ -5,7 +5,6 @@
 //! makes its connection between the hosts anew. Datagrams of others are dropped.
 
 mod greeting;
-mod incoming;
 mod lane;
 mod opening;
 mod stream;

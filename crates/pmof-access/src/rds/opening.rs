@@ -8,10 +8,11 @@ use std::{
 
 use pmof_rds::{RdsError, Socket, check_kernel};
 
-use super::{incoming::RdsIncoming, wire::RdsWire};
+use super::wire::RdsWire;
 use crate::{
     ConnectError, ConnectOptions, Location, SetupError, Transport,
     error::unreachable,
+    rendezvous::RendezvousIncoming,
     transport::{Listening, Opening},
     wire::Wire,
 };
@@ -43,7 +44,7 @@ impl Opening for Rds {
             check_address(at.ip())?;
         }
         let failed = |source| SetupError::Listen { address: address.clone(), source };
-        let (incoming, bound) = RdsIncoming::open(*at).map_err(failed)?;
+        let (incoming, bound) = RendezvousIncoming::open(*at, RdsWire::accepted).map_err(failed)?;
         Ok(Listening { incoming: Box::new(incoming), address: bound.into() })
     }
 

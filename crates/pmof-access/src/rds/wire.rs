@@ -11,10 +11,7 @@ use std::{
 use pmof_mem::forks::Uninherited;
 use pmof_proto::{InputPlace, OutputView};
 use pmof_rds::{RdsError, Socket};
-use rustix::{
-    io::Errno,
-    net::{RecvFlags, SendFlags, Shutdown, getsockname, recv, send, shutdown},
-};
+use rustix::io::Errno;
 
 use super::{
     greeting::{GREETING_BYTES, Greeting},
@@ -25,10 +22,8 @@ use super::{
 use crate::{
     DEFAULT_LOSS_TIMEOUT, SetupError, Transport,
     error::system,
-    local_user::Trust,
-    rendezvous,
+    rendezvous::{self, Greetings, Heard},
     sleeping::Sleeping,
-    spoken::{self, RDS_MAGIC},
     wire::{CompletionChannel, DirectWay, Finished, Wire},
 };
 
@@ -39,14 +34,8 @@ const STUCK_LOSSES: u32 = 2;
 #[derive(Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a fact of its own; every combination of them occurs")]
 pub(super) struct RdsWire {
-    socket: Arc<Uninherited>,
+    greetings: Greetings<GREETING_BYTES>,
     sleeping: Arc<Sleeping>,
-    /// The other side's greeting, as far as it came.
-    greeting: Vec<u8>,
-    is_initiator: bool,
-    /// It has said the magic of its greeting already.
-    has_announced: bool,
-    trust: Trust,
     /// From when this side's RDS socket is there.
     lane: Option<Lane>,
     /// Both sides know each other's RDS socket.
@@ -70,15 +59,15 @@ impl RdsWire {
         loss_timeout: Duration,
         trust_host: bool,
     ) -> io::Result<Self> {
-        let socket = rendezvous::connecting(to, source)?;
-        let trust = Trust::new(trust_host, &socket, to);
-        Ok(Self { trust, ..Self::new(socket, true, loss_timeout)? })
+        Ok(Self::new(Greetings::connecting(Transport::Rds, to, source, trust_host)?, loss_timeout)?)
     }
 
     /// Takes a connection over and greets. None if it is gone already, or came to an address that has no RDS.
     pub(super) fn accepted(socket: Uninherited) -> Result<Option<Self>, SetupError> {
-        let mut wire = Self::new(socket, false, DEFAULT_LOSS_TIMEOUT).map_err(system("timerfd_create"))?;
-        let Some(own) = wire.own_address() else { return Ok(None) };
+        let greetings = Greetings::accepted(Transport::Rds, socket);
+        let made = greetings.and_then(|greetings| Self::new(greetings, DEFAULT_LOSS_TIMEOUT));
+        let mut wire = made.map_err(system("timerfd_create"))?;
+        let Some(own) = wire.greetings.own_address() else { return Ok(None) };
         let bound = match Socket::bind(SocketAddr::new(own.ip(), 0)) {
             Ok(bound) => bound,
             Err(error @ RdsError::NoDevice { .. }) => {
@@ -92,15 +81,10 @@ impl RdsWire {
         Ok(greeted.is_ok().then_some(wire))
     }
 
-    fn new(socket: Uninherited, is_initiator: bool, loss_timeout: Duration) -> Result<Self, Errno> {
-        rendezvous::keep_alive(&socket)?;
+    fn new(greetings: Greetings<GREETING_BYTES>, loss_timeout: Duration) -> Result<Self, Errno> {
         let mut wire = Self {
-            socket: Arc::new(socket),
+            greetings,
             sleeping: Sleeping::new()?,
-            greeting: Vec::new(),
-            is_initiator,
-            has_announced: false,
-            trust: Trust::AnyUser,
             lane: None,
             is_standing: false,
             is_gone: false,
@@ -114,56 +98,32 @@ impl RdsWire {
         Ok(wire)
     }
 
-    fn own_address(&self) -> Option<SocketAddr> {
-        SocketAddr::try_from(getsockname(&self.socket).ok()?).ok()
-    }
-
     fn open_lane(&mut self, bound: Socket) -> io::Result<()> {
         self.sleeping.watch(bound.as_fd())?;
         self.lane = Some(Lane::new(Arc::new(bound)));
         Ok(())
     }
 
-    /// Tells the other side of this one's RDS socket: a greeting goes into the TCP socket's buffer as a whole.
+    /// Tells the other side of this one's RDS socket.
     fn greet(&self) -> io::Result<()> {
         let Some(lane) = &self.lane else { return Ok(()) };
         let at = lane.local_address();
         let greeting = Greeting { datagrams: DATAGRAMS, datagram_bytes: DATAGRAM_BYTES, at };
-        let bytes = greeting.encode();
-        let rest = &bytes[if self.has_announced { RDS_MAGIC.len() } else { 0 }..];
-        match send(&self.socket, rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)? {
-            count if count == rest.len() => Ok(()),
-            _ => Err(io::ErrorKind::ConnectionAborted.into()),
-        }
+        self.greetings.greet(&greeting.encode())
     }
 
     /// Reads the other side's greeting; the side that connected answers it. True if anything moved.
     fn get_acquainted(&mut self) -> io::Result<bool> {
-        if self.is_initiator && !self.has_announced {
-            self.has_announced = spoken::announce(&self.socket, RDS_MAGIC)?;
-        }
-        if self.greeting.is_empty() && !spoken::listen_to(&self.socket, Transport::Rds, self.is_initiator)? {
-            return Ok(false);
-        }
-        if self.greeting.is_empty() {
-            self.trust.check(&self.socket)?;
-        }
-        let mut bytes = [0; GREETING_BYTES];
-        let len = GREETING_BYTES - self.greeting.len();
-        match recv(&self.socket, &mut bytes[..len], RecvFlags::DONTWAIT) {
-            Ok((0, _)) => {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other side closed before it greeted"));
-            }
-            Ok((count, _)) => self.greeting.extend_from_slice(&bytes[..count]),
-            Err(Errno::WOULDBLOCK | Errno::INTR) => return Ok(false),
-            Err(errno) => return Err(errno.into()),
-        }
-        let Ok(whole) = <&[u8; GREETING_BYTES]>::try_from(self.greeting.as_slice()) else { return Ok(true) };
-        let theirs = Greeting::decode(whole).ok_or_else(|| {
+        let whole = match self.greetings.hear()? {
+            Heard::Nothing => return Ok(false),
+            Heard::Part => return Ok(true),
+            Heard::All(whole) => whole,
+        };
+        let theirs = Greeting::decode(&whole).ok_or_else(|| {
             io::Error::new(io::ErrorKind::InvalidData, "the other side does not greet as pmof over RDS does")
         })?;
-        if self.is_initiator {
-            let own = self.own_address().ok_or(Errno::NOTCONN)?;
+        if self.greetings.is_initiator() {
+            let own = self.greetings.own_address().ok_or(Errno::NOTCONN)?;
             let bound = Socket::bind(SocketAddr::new(own.ip(), 0)).map_err(as_io)?;
             self.open_lane(bound)?;
             self.greet()?;
@@ -178,7 +138,7 @@ impl RdsWire {
 
     /// Whether the other side's process is there.
     fn look_at_socket(&mut self) -> io::Result<()> {
-        self.is_gone = self.is_gone || !rendezvous::is_there(&self.socket)?;
+        self.is_gone = self.is_gone || !self.greetings.is_other_there()?;
         Ok(())
     }
 
@@ -272,7 +232,7 @@ impl Wire for RdsWire {
 
     fn set_loss_timeout(&mut self, loss_timeout: Duration) {
         self.loss_timeout = loss_timeout;
-        rendezvous::set_loss_timeout(&self.socket, loss_timeout);
+        self.greetings.set_loss_timeout(loss_timeout);
     }
 
     fn shutdown_output(&mut self) {
@@ -283,7 +243,7 @@ impl Wire for RdsWire {
     }
 
     fn as_fds(&self) -> [Option<BorrowedFd<'_>>; 2] {
-        [Some(self.socket.as_fd()), Some(self.sleeping.as_fd())]
+        [Some(self.greetings.as_fd()), Some(self.sleeping.as_fd())]
     }
 
     fn completion_channel(&self) -> Option<CompletionChannel> {
@@ -324,7 +284,7 @@ impl Wire for RdsWire {
     }
 
     fn is_connecting(&self) -> bool {
-        self.is_initiator && !self.is_standing
+        self.greetings.is_initiator() && !self.is_standing
     }
 
     fn direct_way(&self) -> DirectWay {
@@ -340,7 +300,6 @@ impl Wire for RdsWire {
         if let Some(lane) = &mut self.lane {
             lane.broken.get_or_insert_with(|| "the connection was closed".to_owned());
         }
-        // Failure means that the connection is gone already.
-        let _ = shutdown(&self.socket, Shutdown::Both);
+        self.greetings.stop();
     }
 }

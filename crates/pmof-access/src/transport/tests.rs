@@ -23,7 +23,7 @@ fn an_address_of_another_transport_is_refused() {
         (Transport::Tcp, Location::from(std::path::Path::new("/run/x"))),
         (Transport::Shm, Location::from(SocketAddr::from(([127, 0, 0, 1], 1)))),
     ] {
-        let opening = open(transport).unwrap();
+        let opening = open(transport, None).unwrap();
         let listened = opening.listen(&address).map(|listening| listening.address);
         assert!(matches!(listened, Err(SetupError::WrongAddress { transport: of, .. }) if of == transport));
         let connected = opening.connect(&address, &ConnectOptions::default());

@@ -90,7 +90,7 @@ fn print(args: &BatchArgs, persists_us: &[f64], batches_us: &[f64], receipt: &Re
     if args.stage.json {
         let mut report = Report::default();
         report
-            .put("transport", args.stage.reach.transport.name())?
+            .put("transport", args.stage.reach.transport.scheme())?
             .put("medium", args.stage.medium_name(args.medium))?;
         report.put("count", count)?.put("size_bytes", size)?.put("rounds", args.rounds)?;
         report.put("waiting", if args.adaptive { "adaptive" } else { "polling" })?;
@@ -101,7 +101,7 @@ fn print(args: &BatchArgs, persists_us: &[f64], batches_us: &[f64], receipt: &Re
     }
     say!(
         "{count} writes of {size} bytes over {}, {}:",
-        args.stage.reach.transport.name(),
+        args.stage.reach.transport.scheme(),
         args.stage.medium_name(args.medium)
     );
     say!("a persist each  {:>12.1} us", persists.median);

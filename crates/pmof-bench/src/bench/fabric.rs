@@ -36,6 +36,9 @@ use super::{
     stage::POOL_BYTES,
 };
 
+/// The providers that it has a bare program of.
+pub(super) const FLOORS: [FabricProvider; 3] = [FabricProvider::Tcp, FabricProvider::TcpConnected, FabricProvider::Net];
+
 /// Operations of each end in flight.
 const OPTIONS: EndpointOptions = EndpointOptions { operations: 256 };
 

@@ -52,14 +52,14 @@ pub(super) fn run(args: &IdleArgs) -> Result<()> {
     let memory_mib = memory_bytes as f64 / f64::from(1 << 20);
     if args.stage.json {
         let mut report = Report::default();
-        report.put("transport", args.stage.reach.transport.name())?.put("connections", alive)?;
+        report.put("transport", args.stage.reach.transport.scheme())?.put("connections", alive)?;
         report.put("duration_ms", args.duration_ms)?.put("cpu_percent", cpu_percent)?;
         report.put("memory_bytes", memory_bytes)?.put("threads", after.threads)?.put("empty_threads", empty.threads)?;
         return report.print();
     }
     say!(
         "A target with {alive} idle connections over {}, for {} ms:",
-        args.stage.reach.transport.name(),
+        args.stage.reach.transport.scheme(),
         args.duration_ms
     );
     say!("CPU      {cpu_percent:>8.2} % of one");

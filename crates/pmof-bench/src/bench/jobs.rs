@@ -13,9 +13,10 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use clap::{Args, ValueEnum};
+use pmof_access::Transport;
 use pmof_console::{
     output::{complain, say},
-    words::TransportName,
+    words,
 };
 
 use super::usage::own_modes;
@@ -44,8 +45,8 @@ pub(super) struct RunArgs {
     #[arg(value_name = "JOB.fio")]
     file: PathBuf,
     /// What carries the bytes
-    #[arg(long, value_enum, default_value_t = TransportName::Tcp)]
-    transport: TransportName,
+    #[arg(long, value_parser = words::transports(), default_value_t = Transport::Tcp)]
+    transport: Transport,
     /// What is printed
     #[arg(long, value_enum, default_value_t = Format::Normal)]
     output_format: Format,
@@ -81,7 +82,7 @@ pub(super) fn run(args: &RunArgs) -> Result<()> {
     }
     ensure!(!jobs.is_empty(), "{} has only jobs of {}: there is nothing to measure", args.file.display(), load::ENGINE);
     ensure!(
-        args.transport != TransportName::Shm,
+        args.transport != Transport::Shm,
         "--transport shm has no addresses and ports, which job files name: use tcp or verbs"
     );
     jobs.iter().filter(|job| job.engine.is_server()).try_for_each(server::check)?;
@@ -171,7 +172,7 @@ fn run_all(args: &RunArgs, jobs: &[Job], loads: &[CpuLoad]) -> Result<Vec<(usize
 
 /// `None` of a server that had no client when another job failed.
 fn run_one(args: &RunArgs, job: &Job, index: u16, has_failed: &AtomicBool) -> Result<Option<JobResult>> {
-    let address = format!("{}://{}:{}", args.transport.name(), host(&job.server_ip), job.port + index);
+    let address = format!("{}://{}:{}", args.transport.scheme(), host(&job.server_ip), job.port + index);
     match job.engine {
         IoEngine::ApmServer | IoEngine::GpspmServer => {
             let listening = server::listen(job, &address, index, args.transport, args.trust_network)?;

@@ -8,12 +8,8 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use pmof::{Atomicity, Lane, Pending, Pool, TargetOptions, Waiting};
-use pmof_access::{Address, Medium as _, Memory};
-use pmof_console::{
-    output::say,
-    trust,
-    words::{self, TransportName},
-};
+use pmof_access::{Address, Medium as _, Memory, Transport};
+use pmof_console::{output::say, trust, words};
 use pmof_control::SetName;
 use pmof_replica::{RemoteSetOptions, TargetUrl};
 
@@ -72,10 +68,7 @@ pub(super) struct LanesArgs {
 
 /// Runs `pmof bench lanes`.
 pub(super) fn run(args: &LanesArgs) -> Result<()> {
-    ensure!(
-        args.stage.reach.transport == TransportName::Tcp,
-        "remote pools are measured over tcp: leave --transport out"
-    );
+    ensure!(args.stage.reach.transport == Transport::Tcp, "remote pools are measured over tcp: leave --transport out");
     ensure!(args.stage.device.is_none(), "remote pools are measured on tmpfs: leave --device out");
     let stage = Stage::set(&args.stage, Medium::Tmpfs)?;
     let mut echo = args.floor(&stage, &FloorMode::Ack, args.size, ACK_BYTES)?;

@@ -14,7 +14,8 @@ use std::{
 use anyhow::{Context as _, Result};
 use clap::ValueEnum;
 use pmof::Durability;
-use pmof_console::{interrupt::TemporaryDirectory, reach::ReachArgs, words::TransportName};
+use pmof_access::Transport;
+use pmof_console::{interrupt::TemporaryDirectory, reach::ReachArgs};
 
 use super::{
     engine::Engine,
@@ -139,7 +140,7 @@ impl Peer {
 
     /// Why it cannot be measured here, if so.
     pub(super) fn reason_to_skip(self, medium: Medium, reach: &ReachArgs) -> Option<String> {
-        if self == Self::Librpma && reach.transport != TransportName::Verbs {
+        if self == Self::Librpma && reach.transport != Transport::Verbs {
             let why = "it needs an RDMA device and --transport verbs: `cargo xtask vm report` measures it beside pmof in a virtual machine";
             return Some(why.to_owned());
         }

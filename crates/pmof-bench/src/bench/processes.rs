@@ -13,7 +13,7 @@ use pmof_console::{
     children::exit_with_parent,
     limits::pin_to,
     output::{print_json, say},
-    words::TransportName,
+    words,
 };
 
 use super::{
@@ -37,8 +37,8 @@ pub struct FloorServerArgs {
     #[arg(long, default_value_t = FILE_BYTES)]
     file_bytes: u64,
     /// Serve the bare program of this transport: verbs, RDS, or a provider of libfabric; all others have that of TCP
-    #[arg(long, value_enum, default_value_t = TransportName::Tcp)]
-    transport: TransportName,
+    #[arg(long, value_parser = words::transports(), default_value_t = Transport::Tcp)]
+    transport: Transport,
     /// CPU to run on
     #[arg(long)]
     cpu: Option<usize>,
@@ -141,14 +141,13 @@ pub fn run_load(args: &LoadArgs) -> Result<()> {
 pub fn run_floor_server(args: &FloorServerArgs) -> Result<()> {
     args.exit_with_parent.map_or(Ok(()), exit_with_parent)?;
     pin_if_asked(args.cpu)?;
-    let transport = args.transport.transport();
-    match transport {
+    match args.transport {
         Transport::Verbs => return verbs::serve(args.listen).context("serving the floor of verbs"),
         Transport::Rds => return rds::serve(args.listen).context("serving the floor of RDS"),
         _ => {}
     }
     let listener = listen_on_loopback(args.listen)?;
-    match transport {
+    match args.transport {
         Transport::Fabric(provider) => fabric::serve(&listener, provider),
         _ => serve_floor(&listener, args.file_bytes),
     }

@@ -13,11 +13,8 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use pmof::{Pool, Receipt, Waiting};
-use pmof_console::{
-    children::Target,
-    output::say,
-    words::{self, TransportName},
-};
+use pmof_access::Transport;
+use pmof_console::{children::Target, output::say, words};
 
 use super::{
     floor::{FloorClient, FloorMode},
@@ -78,7 +75,7 @@ pub(super) struct ScaleArgs {
 pub(super) fn run(args: &ScaleArgs) -> Result<()> {
     ensure!(args.stage.device.is_none(), "every client has a pool of its own: leave --device out");
     ensure!(
-        args.stage.reach.transport != TransportName::Verbs,
+        args.stage.reach.transport != Transport::Verbs,
         "through an RDMA device clients do without the target's threads: leave --transport verbs out"
     );
     let stage = Stage::set(&args.stage, args.medium)?;
@@ -137,7 +134,7 @@ impl ScaleArgs {
 
     /// The server and its clients; `None` where nothing compares with them.
     fn exchanges(&self, files: &Path, count: u16) -> Result<Option<(Helper, Vec<Exchange>)>> {
-        if self.one_pool || self.stage.reach.transport != TransportName::Tcp {
+        if self.one_pool || self.stage.reach.transport != Transport::Tcp {
             return Ok(None);
         }
         let server = Helper::floor_server_anywhere(POOL_BYTES)?;
@@ -238,7 +235,7 @@ impl ScaleArgs {
             counts.push(report.into_value());
         }
         let mut report = Report::default();
-        report.put("transport", self.stage.reach.transport.name())?.put("medium", self.medium.name())?;
+        report.put("transport", self.stage.reach.transport.scheme())?.put("medium", self.medium.name())?;
         report.put("size_bytes", self.size)?.put("rounds", self.rounds)?.put("round_ms", self.round_ms)?;
         report.put("waiting", self.waiting_name())?.put("one_pool", self.one_pool)?.put("counts", counts)?;
         report.put_receipt(receipt(findings)?)?;
@@ -247,7 +244,7 @@ impl ScaleArgs {
     }
 
     fn print_text(&self, findings: &[Finding]) -> Result<()> {
-        let (transport, medium) = (self.stage.reach.transport.name(), self.medium.name());
+        let (transport, medium) = (self.stage.reach.transport.scheme(), self.medium.name());
         let pools = if self.one_pool { "one pool" } else { "a pool a client" };
         say!("Persists of {} bytes over {transport}, {medium}, {pools}, {}:", self.size, self.waiting_name());
         say!("{}", line(["clients", "", "a second", "p50 us", "p99 us", "CPU us", "pmof over it"].map(str::to_owned)));

@@ -10,19 +10,18 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Args, ValueEnum};
 use pmof::{Declaration, Durability, Pool, PoolOptions, Waiting};
-use pmof_access::FabricProvider;
+use pmof_access::{FabricProvider, Transport};
 use pmof_console::{
     children::{Target, this_program},
     interrupt::{KilledOnSignal, TemporaryDirectory},
     limits,
     reach::{ReachArgs, device_option},
     trust,
-    words::TransportName,
 };
 use pmof_mem::MediumKind;
 use rustix::process::{Pid, Signal, kill_process};
 
-use super::peers::server::PeerServer;
+use super::{fabric, peers::server::PeerServer};
 
 /// Size of the pools that are measured; also the size of the floor's file, so that both meet the same file system.
 pub(super) const POOL_BYTES: u64 = super::floor::FILE_BYTES;
@@ -174,7 +173,7 @@ impl Stage {
     /// Why there is no floor to compare with, if so.
     pub(super) fn no_floor(&self) -> Option<&'static str> {
         match (self.reach.transport, &self.device) {
-            (TransportName::Fabric | TransportName::FabricVerbs | TransportName::FabricVerbsConnected, _) => {
+            (Transport::Fabric(provider), _) if !fabric::FLOORS.contains(&provider) => {
                 Some("this command has a bare program only of libfabric's providers tcp and net")
             }
             (_, Some(_)) => Some("the pool takes all of the device"),

@@ -11,12 +11,12 @@ use std::{
 use anyhow::{Context as _, Result, ensure};
 use clap::Args;
 use pmof::{Durability, PoolOptions};
+use pmof_access::Transport;
 use pmof_console::{
     children::{Target, this_program},
     interrupt::{KilledOnSignal, TemporaryDirectory},
     output::{print_json, say, with_mend},
-    trust,
-    words::TransportName,
+    trust, words,
 };
 use rustix::process::{Pid, Signal, kill_process};
 use serde::Serialize;
@@ -42,8 +42,8 @@ pub(super) struct TakeoverArgs {
     #[arg(long, value_name = "COUNT", default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=100_000))]
     count: u64,
     /// What carries the bytes
-    #[arg(long, value_enum, value_name = "TRANSPORT", default_value = "tcp")]
-    transport: TransportName,
+    #[arg(long, value_parser = words::transports(), value_name = "TRANSPORT", default_value = "tcp")]
+    transport: Transport,
     /// Address to listen on, for devices, such as `verbs://192.0.2.1:0`; one of this machine's loopback or a socket unless given
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
@@ -78,7 +78,7 @@ pub(super) fn run(args: &TakeoverArgs) -> Result<()> {
         latencies.record(take_over(&options, &url, round)?);
     }
     drop(target);
-    let takeovers = Takeovers { transport: args.transport.name(), latency: latencies.summary() };
+    let takeovers = Takeovers { transport: args.transport.scheme(), latency: latencies.summary() };
     if args.json {
         return print_json(&takeovers);
     }
@@ -96,16 +96,13 @@ fn start_target(args: &TakeoverArgs, directory: &Path) -> Result<(Target, String
     std::fs::create_dir(&root).with_context(|| format!("cannot make {}", root.display()))?;
     let listen = match (&args.listen, args.transport) {
         (Some(listen), _) => listen.clone(),
-        (None, TransportName::Shm) => format!("shm://{}", directory.join("socket").display()),
-        (None, other) => format!("{}://127.0.0.1:0", other.name()),
+        (None, Transport::Shm) => format!("shm://{}", directory.join("socket").display()),
+        (None, other) => format!("{}://127.0.0.1:0", other.scheme()),
     };
     let trust = args.trust_network.then_some("--trust-network");
     let options: Vec<_> = std::iter::once("--declare-battery-backed").chain(trust).collect();
     let target = Target::start(&root, &listen, &options)?;
-    let url = match args.transport {
-        TransportName::Shm => format!("{listen}?pool={POOL_NAME}"),
-        _ => format!("{}/{POOL_NAME}", target.address()),
-    };
+    let url = words::pool_url(args.transport, target.address(), POOL_NAME);
     Ok((target, url))
 }
 

@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 use pmof::{Durability, Method, Waiting};
-use pmof_access::DEFAULT_SPIN;
-use pmof_console::words::{self, MethodName, TransportName};
+use pmof_access::{DEFAULT_SPIN, Transport};
+use pmof_console::words::{self, MethodName};
 
 use super::{
     floor::FILE_BYTES,
@@ -313,7 +313,7 @@ impl Workload<'_> {
             "read-after-send flushes rings in persistent memory that a connection appends to over verbs (pmof::access::AppendRing), and no pool is one: `cargo xtask vm test --only ring-cuts` has them in a virtual machine"
         );
         ensure!(
-            args.delay_us + args.slow_us == 0 || args.stage.reach.transport == TransportName::Tcp,
+            args.delay_us + args.slow_us == 0 || args.stage.reach.transport == Transport::Tcp,
             "--delay and --slow are for --transport tcp: nothing can be put between the two ends of the others"
         );
         ensure!(

@@ -9,7 +9,8 @@ use std::{
 
 use anyhow::{Context, Result};
 use pmof::ReplicaState;
-use pmof_console::{children::Target, words::TransportName};
+use pmof_access::Transport;
+use pmof_console::{children::Target, words};
 use pmof_control::{HEADER_BYTES, Header};
 use rustix::process::Signal;
 use serde::Serialize;
@@ -104,30 +105,24 @@ impl Relay {
 
 impl Member {
     /// The `index`-th, with its pool and its socket under `directory`.
-    pub(super) fn start(
-        directory: &Path,
-        socket_directory: &Path,
-        transport: TransportName,
-        index: u8,
-    ) -> Result<Self> {
+    pub(super) fn start(directory: &Path, socket_directory: &Path, transport: Transport, index: u8) -> Result<Self> {
         let root = directory.join(index.to_string());
         std::fs::create_dir(&root).with_context(|| format!("cannot make {}", root.display()))?;
         // Addresses of their own: an initiator's socket comes from another one and never takes the port of a target that is gone.
         let listen = match transport {
-            TransportName::Shm => format!("shm://{}", socket_directory.join(format!("{index}.sock")).display()),
-            other => format!("{}://127.0.1.{}:0", other.name(), index + 1),
+            Transport::Shm => format!("shm://{}", socket_directory.join(format!("{index}.sock")).display()),
+            other => format!("{}://127.0.1.{}:0", other.scheme(), index + 1),
         };
         let target = Target::start(&root, &listen, &[])?;
         let (url, relay) = match transport {
-            TransportName::Shm => (format!("{listen}?pool={POOL_NAME}"), None),
-            TransportName::Tcp => {
+            Transport::Tcp => {
                 let to = socket_address(target.address())?.to_string();
                 let mut relay = Relay { listen: format!("127.0.2.{}:0", index + 1), to, helper: None };
                 relay.start()?;
                 (format!("tcp://{}/{POOL_NAME}", relay.listen), Some(relay))
             }
             // What libfabric sends would go past a relay.
-            _ => (format!("{}/{POOL_NAME}", target.address()), None),
+            _ => (words::pool_url(transport, target.address(), POOL_NAME), None),
         };
         let state = State::InSync;
         Ok(Self { root, target, relay, url, state, returns: 0, returns_before: 0, is_unverified: false })

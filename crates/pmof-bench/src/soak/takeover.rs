@@ -151,7 +151,7 @@ impl<'a> Soak<'a> {
             args.reach.start_target(&root, &TARGET_OPTIONS)
         };
         let targets = (0..MEMBERS).map(start).collect::<Result<Vec<_>>>()?;
-        let summary = Summary { transport: args.reach.transport.name(), seed, ..Summary::default() };
+        let summary = Summary { transport: args.reach.transport.scheme(), seed, ..Summary::default() };
         let soak = Self {
             args,
             seed,

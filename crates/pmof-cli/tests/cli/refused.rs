@@ -83,9 +83,9 @@ fn names_and_schemes() {
     for url in ["rdma://host:1/pool", "http://127.0.0.1/pool", "://x/pool"] {
         pmof(["cp", text(&source), url]).wrong_use(&["is no pool URL", "tcp://HOST[:PORT]/POOL", "ssh://"]);
         pmof(["pool", "rm", url]).wrong_use(&["is no pool URL", "tcp://HOST[:PORT]/POOL", "ssh://"]);
-        pmof(["pool", "ls", url]).wrong_use(&["there is no transport", "tcp, shm, verbs, rds, fabric"]);
+        pmof(["pool", "ls", url]).wrong_use(&["there is no transport", "tcp, shm, verbs, fabric"]);
         pmof(["serve", "--root", ".", "--listen", url])
-            .wrong_use(&["there is no transport", "tcp, shm, verbs, rds, fabric"]);
+            .wrong_use(&["there is no transport", "tcp, shm, verbs, fabric"]);
     }
     for url in ["tcp:///pool", "tcp://host:99999/pool", "tcp://:1/pool"] {
         pmof(["cp", text(&source), url]).wrong_use(&["HOST[:PORT]"]);

@@ -77,7 +77,7 @@ fn only_what_is_asked_for_is_measured() {
 
 #[test]
 fn a_plan_names_the_command_that_made_it_and_parts_of_names_that_are_nowhere() {
-    let every = TransportName::value_variants().iter().map(|transport| transport.name().to_owned()).collect();
+    let every = MEASURED.map(|transport| transport.scheme().to_owned()).to_vec();
     let plan =
         Plan { transports: every, only: Vec::new(), address: None, source: None, target_cpu: None, ..plan(true) };
     assert_eq!(plan.options(), " --quick");

@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result, ensure};
 use pmof::{Method, Waiting};
-use pmof_console::words::TransportName;
+use pmof_access::Transport;
 
 use super::{
     options::{IoEngine, Job},
@@ -26,11 +26,11 @@ use crate::bench::{
 const CONNECT_LIMIT: Duration = Duration::from_secs(10);
 const CONNECT_PAUSE: Duration = Duration::from_millis(50);
 
-pub(super) fn run(job: &Job, address: &str, index: u16, transport: TransportName) -> Result<JobResult> {
+pub(super) fn run(job: &Job, address: &str, index: u16, transport: Transport) -> Result<JobResult> {
     let to: pmof_access::Address = address.parse()?;
     let method = match (job.engine, transport) {
         (IoEngine::GpspmClient, _) => Some(Method::SendAfterWrite),
-        (_, TransportName::Verbs) if job.read_percent < 100 => Some(Method::ReadAfterWrite),
+        (_, Transport::Verbs) if job.read_percent < 100 => Some(Method::ReadAfterWrite),
         _ => None,
     };
     let reach = Reach { to, source: None, method, level: None, waiting: Some(Waiting::BusyPoll) };

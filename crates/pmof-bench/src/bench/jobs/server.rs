@@ -13,11 +13,9 @@ use anyhow::{Context as _, Result, ensure};
 use pmof::Waiting;
 use pmof_access::{
     AcceptOptions, Access, Address, Connection, DeviceChoice, ListenOptions, Listener, Location, Peer, QueueOptions,
-    Region, VerbsOptions,
+    Region, Transport, VerbsOptions,
 };
 use pmof_mem::{Medium as _, Memory};
-
-use pmof_console::words::TransportName;
 
 use super::{options::Job, result::JobResult};
 use crate::bench::runner::Tally;
@@ -54,7 +52,7 @@ pub(super) fn listen(
     job: &Job,
     address: &str,
     index: u16,
-    transport: TransportName,
+    transport: Transport,
     trust_network: bool,
 ) -> Result<Listening> {
     let address: Address = address.parse()?;
@@ -92,15 +90,15 @@ impl Listening {
 }
 
 /// Of an RDMA device, `direct_write_to_pmem` declares that inbound writes reach the persistence domain by themselves.
-fn peer(job: &Job, transport: TransportName, place: &Location) -> Result<Peer> {
+fn peer(job: &Job, transport: Transport, place: &Location) -> Result<Peer> {
     match place.socket_address() {
-        Some(local) if transport == TransportName::Verbs => {
+        Some(local) if transport == Transport::Verbs => {
             let device = DeviceChoice::Local(local.ip());
             let options = VerbsOptions::default().device(device).inbound_declared(job.direct_write);
             Ok(Peer::open_verbs(&options)?)
         }
-        Some(local) => Ok(Peer::open_at(transport.transport(), local.ip())?),
-        None => Ok(Peer::open(transport.transport())?),
+        Some(local) => Ok(Peer::open_at(transport, local.ip())?),
+        None => Ok(Peer::open(transport)?),
     }
 }
 

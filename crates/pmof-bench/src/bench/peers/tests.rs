@@ -9,6 +9,7 @@ use std::{
 };
 
 use super::*;
+use pmof_access::Transport;
 
 /// A server that ends with the test.
 struct Running(Child);
@@ -63,10 +64,10 @@ fn every_peer_has_the_name_of_the_command_line() {
         method: None,
         trust: pmof_console::trust::TrustArgs::default(),
     };
-    let tcp = over(TransportName::Tcp);
+    let tcp = over(Transport::Tcp);
     assert!(Peer::RedisWait.reason_to_skip(Medium::File, &tcp).unwrap().contains("memory"));
     assert!(Peer::Librpma.reason_to_skip(Medium::Tmpfs, &tcp).unwrap().contains("RDMA"));
-    assert!(Peer::Librpma.reason_to_skip(Medium::File, &over(TransportName::Verbs)).unwrap().contains("page cache"));
+    assert!(Peer::Librpma.reason_to_skip(Medium::File, &over(Transport::Verbs)).unwrap().contains("page cache"));
     assert_eq!(Peer::File.reason_to_skip(Medium::File, &tcp), None);
 }
 

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result};
 use pmof::{Acknowledge, Method, Pool};
-use pmof_access::FabricProvider;
-use pmof_console::words::TransportName;
+use pmof_access::{FabricProvider, Transport};
 
 use super::{Layer, Mode, Workload};
 use crate::bench::{
@@ -15,7 +14,7 @@ use crate::bench::{
         floor::{ExchangeFloor, MemoryFloor, StreamFloor},
         pool::PoolEngine,
     },
-    fabric::FabricFloor,
+    fabric::{self, FabricFloor},
     floor::{FILE_BYTES, FloorClient, FloorMode},
     local::LocalFloor,
     pattern::{Kind, Pattern},
@@ -72,7 +71,7 @@ impl Workload<'_> {
         if self.no_floor(stage).is_some() {
             return Ok(None);
         }
-        if self.args.stage.reach.transport == TransportName::Shm {
+        if self.args.stage.reach.transport == Transport::Shm {
             return self.memory_floor(stage).map(Some);
         }
         if let Some(provider) = self.fabric_provider() {
@@ -120,9 +119,7 @@ impl Workload<'_> {
     /// The provider of libfabric that has a floor.
     fn fabric_provider(&self) -> Option<FabricProvider> {
         match self.args.stage.reach.transport {
-            TransportName::FabricTcp => Some(FabricProvider::Tcp),
-            TransportName::FabricTcpConnected => Some(FabricProvider::TcpConnected),
-            TransportName::FabricNet => Some(FabricProvider::Net),
+            Transport::Fabric(provider) => fabric::FLOORS.contains(&provider).then_some(provider),
             _ => None,
         }
     }
@@ -148,7 +145,7 @@ impl Workload<'_> {
     }
 
     pub(super) fn is_verbs(&self) -> bool {
-        self.args.stage.reach.transport == TransportName::Verbs
+        self.args.stage.reach.transport == Transport::Verbs
     }
 
     fn verbs_floor(&self, stage: &Stage, method: Method) -> Result<Contender<Side>> {
@@ -174,7 +171,7 @@ impl Workload<'_> {
     }
 
     fn is_rds(&self) -> bool {
-        self.args.stage.reach.transport == TransportName::Rds
+        self.args.stage.reach.transport == Transport::Rds
     }
 
     fn rds_floor(&self, stage: &Stage) -> Result<Contender<Side>> {

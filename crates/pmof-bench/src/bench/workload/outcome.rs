@@ -60,7 +60,7 @@ impl Outcome {
     pub(super) fn to_json(&self, workload: &Workload<'_>) -> Result<Value> {
         let (args, mut report) = (workload.args, Report::default());
         report
-            .put("transport", args.stage.reach.transport.name())?
+            .put("transport", args.stage.reach.transport.scheme())?
             .put("medium", args.stage.medium_name(args.medium))?
             .put("mode", workload.mode.name())?
             .put("layer", workload.layer.name())?
@@ -172,7 +172,7 @@ impl Outcome {
             "{} of {} bytes over {}, {}, {} in flight on {} connection(s), {} thread(s), {} replica(s), {} us of delay each way, {}{pace}:",
             args.rw.name(),
             workload.size_bytes,
-            args.stage.reach.transport.name(),
+            args.stage.reach.transport.scheme(),
             args.stage.medium_name(args.medium),
             workload.depth,
             workload.connections,

@@ -119,7 +119,7 @@ impl PeersArgs {
 
 /// Medians by size: a line for pmof, for its floor and for each peer.
 fn table(args: &PeersArgs, medium: Medium, cells: &[Value]) -> Result<String> {
-    let transport = args.stage.reach.transport.name();
+    let transport = args.stage.reach.transport.scheme();
     let mut text = format!(
         "Durable writes over {transport}, {}, {}: medians in us, behind them pmof's over them in the median of the rounds, and the extremes of these\n",
         medium.name(),
