@@ -78,7 +78,7 @@ pub struct Hello {
 }
 
 impl Hello {
-    /// The transports that the initiator can use, those that it asks for first.
+    /// The transports that the initiator can use; what it asks for comes first.
     pub fn transports(&self) -> impl Iterator<Item = Transport> {
         let fabric = self.fabric.map(Transport::Fabric);
         let [rds, verbs] = [(self.rds, Transport::Rds), (self.has_verbs, Transport::Verbs)]

@@ -19,7 +19,7 @@ pub(crate) mod tests;
 
 pub use register::Register;
 
-/// An epoch, and those that led to it.
+/// An epoch, and its ancestors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EpochRecord {
     /// Its name and its members.
@@ -111,7 +111,7 @@ pub enum KeeperError {
     Unreachable,
     /// It did not answer. The request may have been carried out, or may be later.
     Unknown,
-    /// Another epoch is in force, which is none of those that led to the one that was asked for.
+    /// Another epoch is in force, which is no ancestor of the one that was asked for.
     Overruled {
         /// The epoch in force.
         by: Uuid,

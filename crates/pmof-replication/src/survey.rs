@@ -45,7 +45,7 @@ pub struct Surveyed<P, F> {
     pub epoch: Uuid,
     /// The highest mark.
     pub mark: u64,
-    /// The members as those that answer keep them.
+    /// The members, as the rosters of the answers have them.
     pub roster: Roster,
     /// Who has it open for writing.
     pub writer: Option<String>,
@@ -55,7 +55,7 @@ pub struct Surveyed<P, F> {
     pub is_closed: bool,
     /// How many members may be lost, whichever, so that the pool still opens for writing with all that was acknowledged. `None`: too few are here for that.
     pub losses_survived: Option<usize>,
-    /// Members at the named addresses, in their order, then those that were found by these.
+    /// Members at the named addresses, in their order, then further ones that their rosters name.
     pub members: Vec<SurveyedMember<P, F>>,
 }
 

@@ -28,7 +28,7 @@ pub(crate) async fn look<P: Place, F: Failure>(
     Ok((info, look_beside(exchange, site, place).await?))
 }
 
-/// What a target says of a replica, whoever has it open.
+/// What a target says of a replica, also while another program has it open.
 pub(crate) async fn read_info<P: Place, F: Failure>(
     exchange: &Exchange<P, F>,
     site: SiteId,

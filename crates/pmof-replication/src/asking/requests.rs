@@ -15,7 +15,7 @@ use crate::place::Place;
 /// A target's reply to one request.
 pub(crate) type Replied<F> = Result<Reply, Cause<F>>;
 
-/// Connects to addresses side by side, and asks there. The connections of those that did not answer as they were to are dropped.
+/// Connects to addresses side by side, and asks there. A connection whose answer is not the right one is dropped.
 pub(crate) async fn at_each<P: Place, F: Failure, T>(
     exchange: &Exchange<P, F>,
     places: &[Arc<P>],

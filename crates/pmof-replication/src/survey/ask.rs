@@ -1,4 +1,4 @@
-//! Asking the replicas of a pool, the named ones and those that these name.
+//! Asking the replicas of a pool: the named ones, and further ones that their rosters name.
 
 use alloc::{boxed::Box, sync::Arc, vec::Vec};
 use core::time::Duration;
@@ -131,7 +131,7 @@ impl<'r, P: Place, F: Failure, R: Rules> Run<'r, P, F, R> {
             self.find_copies(&roster).await;
         }
         let mut followed: Option<Roster> = None;
-        // Those that are found may know of later members.
+        // Members found this way may know of later ones.
         while let Some(roster) = self.roster().filter(|roster| Some(roster.age()) > followed.as_ref().map(Roster::age))
         {
             let others = elsewhere(&roster, &self.found(), &self.asked());
@@ -147,7 +147,7 @@ impl<'r, P: Place, F: Failure, R: Rules> Run<'r, P, F, R> {
         followed
     }
 
-    /// The roster that counts, of those that the members of the first pool keep.
+    /// The roster that counts among all that the members of the first pool keep.
     fn roster(&self) -> Option<Roster> {
         let first = first(&self.answers)?;
         let members = self.answers.iter().filter(|answer| answer.why_foreign(first).is_none());
@@ -187,7 +187,7 @@ impl<'r, P: Place, F: Failure, R: Rules> Run<'r, P, F, R> {
         }
     }
 
-    /// What the pool's writer told the first of its members that was told anything, of those that it has `open`.
+    /// The view of the pool's writer, by the first member that has one, among its members that are `open`.
     async fn writer_status(&self, open: &[(SiteId, PoolName)]) -> Option<WriterStatus> {
         for (site, name) in open {
             let status = Request::WriterStatus { name: name.clone() };
