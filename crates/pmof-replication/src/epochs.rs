@@ -341,13 +341,17 @@ async fn note(driver: &impl Driver, noted: impl FnOnce(&Roster) -> Roster) -> Ch
     if !settle_last(driver).await {
         return Changed::Undecided;
     }
+    // An opening may find one member alone of an epoch that the keeper has in force: all of these are to keep it.
+    if !driver.with(|epochs| epochs.view.is_kept_by_members()) && !settle(driver).await {
+        return Changed::TooFew;
+    }
     let roster = driver.with(|epochs| epochs.membership.roster().cloned().filter(|_| !epochs.has_ended));
     let Some(roster) = roster else { return Changed::Ended };
     if !may_go_on(driver) || !driver.with(|epochs| epochs.membership.replace(noted(&roster))) {
         return Changed::TooFew;
     }
-    let informed = inform(driver).await;
-    if driver.with(|epochs| epochs.view.is_quorum(informed)) { Changed::Done } else { Changed::Undecided }
+    let (informed, in_use) = (inform(driver).await, in_use(driver));
+    if driver.with(|epochs| epochs.view.is_found(informed, in_use)) { Changed::Done } else { Changed::Undecided }
 }
 
 /// Changes the members durably. What is posted meanwhile is acknowledged behind it.

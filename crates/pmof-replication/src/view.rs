@@ -422,6 +422,15 @@ impl View {
         self.rules().all(|rule| rule.is_met(connected))
     }
 
+    /// Whether each opening from now on finds a member that keeps what these keep, while those in use are the ones in sync.
+    pub fn is_found(&self, keeping: Positions, in_use: Positions) -> bool {
+        if self.is_kept_by_members() {
+            self.is_quorum(keeping)
+        } else {
+            self.is_settled(in_use) && in_use & !keeping == 0
+        }
+    }
+
     /// Whether an epoch of the members in sync may begin where those that are connected know of it.
     pub fn may_go_on_with(&self, connected: Positions, in_use: Positions) -> bool {
         let is_enough = self.is_quorum(connected) && self.needed & !connected == 0;

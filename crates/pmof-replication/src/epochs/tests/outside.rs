@@ -284,3 +284,22 @@ fn a_change_that_may_hold_is_settled_by_the_next_epoch() {
         assert_eq!(members.with(|epochs| epochs.membership.leaving() == 0), !holds);
     }
 }
+
+/// An opening may find any one member of the epoch in force.
+#[test]
+fn all_in_force_keep_a_note() {
+    let spare = || Some(RosterMember { role: Role::Spare, replica_uuid: Uuid::nil(), ..member(7) });
+    let members = kept_outside(3);
+    assert!(done(begin(&members)));
+    members.lose(2);
+    members.told();
+    assert_eq!(done(set_uncounted(&members, 7, spare())), Changed::Done);
+    assert_eq!(members.told(), ["Begin 11", "Confirm 11", "SetRoster 11"]);
+    // One is lost when it is to keep it: the other may be found without it.
+    members.fails.set(Some((0, 1)));
+    assert_eq!(done(set_uncounted(&members, 7, None)), Changed::Undecided);
+    members.outside().fail(Fault::Unreachable);
+    assert_eq!(done(set_uncounted(&members, 7, None)), Changed::TooFew);
+    assert_eq!(done(set_uncounted(&members, 7, None)), Changed::Done);
+    assert_eq!(members.in_force().0, 0b001);
+}
