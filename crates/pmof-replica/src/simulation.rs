@@ -12,6 +12,8 @@ use std::{
     rc::Rc,
 };
 
+use pmof_replication::keeper::KeptBy;
+
 use faults::Fault;
 use plan::{Control, Plan};
 use session::Session;
@@ -25,6 +27,8 @@ mod failing;
 mod farm;
 mod faults;
 mod following;
+mod keeper;
+mod keeping;
 mod media;
 mod members;
 mod names;
@@ -42,6 +46,7 @@ mod target;
 mod tasks;
 mod truth;
 mod versions;
+mod watching;
 mod world;
 
 /// Steps within which a pool without faults is whole again.
@@ -63,7 +68,7 @@ struct Outcome {
 
 /// One run. `limit`: steps after which nothing goes wrong any more, fewer than the seed has.
 fn run(seed: u64, control: Option<Control>, limit: Option<u64>, is_traced: bool) -> Outcome {
-    let plan = Plan::of(seed);
+    let plan = Plan::of(seed).with(control);
     let chaos_steps = limit.map_or(plan.chaos_steps, |limit| limit.min(plan.chaos_steps));
     let mut world = World::new(seed, plan, control);
     world.trace = is_traced.then(Vec::new);
@@ -72,7 +77,8 @@ fn run(seed: u64, control: Option<Control>, limit: Option<u64>, is_traced: bool)
     for writer in 0..plan.writers {
         tasks.start(writer, write_again_and_again(Rc::clone(&world), Rc::clone(&tasks), writer));
     }
-    if matches!(control, None | Some(Control::FewSurveyed)) {
+    // A look asks no keeper but the members.
+    if plan.keeper == KeptBy::Members && matches!(control, None | Some(Control::FewSurveyed)) {
         let looker = world.borrow().looker();
         tasks.start(looker, surveying::look_on(Rc::clone(&world)));
     }
@@ -138,6 +144,7 @@ fn step(world: &Shared, tasks: &Tasks) {
         let mut world = world.borrow_mut();
         world.step += 1;
         world.advance();
+        world.advance_keeper();
         world.random.below(64)
     };
     tasks.poll(first, |writer| following::set_clock(world.borrow().passed_ms(writer)));
@@ -210,6 +217,9 @@ async fn write_again_and_again(world: Shared, tasks: Rc<Tasks>, writer: usize) {
 
 fn start_threads(session: &Rc<Session>) {
     session.tasks.start(session.writer, Rc::clone(session).watch());
+    if session.world.borrow_mut().keeper.as_mut().is_some_and(keeper::Outside::is_watched) {
+        session.tasks.start(session.writer, Rc::clone(session).watch_keeper());
+    }
     let lanes = 1 + session.world.borrow_mut().random.below(2);
     for _ in 0..lanes {
         let session = Rc::clone(session);
@@ -251,6 +261,7 @@ fn come_to_rest(world: &Shared, tasks: &Rc<Tasks>, writer_count: usize) {
             *stage.borrow_mut() = "catching up";
             start_threads(&session);
             until(|| session.is_whole()).await;
+            session.check_keeper();
             *stage.borrow_mut() = "scrubbing";
             session.rot_somewhere();
             let undecided = loop {

@@ -2,8 +2,9 @@
 
 use std::{
     collections::{BTreeMap, VecDeque},
+    pin::Pin,
     rc::Rc,
-    task::Poll,
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -11,11 +12,12 @@ use pmof_access::ConnectionError;
 use pmof_control::{ControlVersion, MessageHead, Reply, Request};
 use pmof_replication::{
     asking::{Action, Answer as Done, Asking, CallId, Question, SiteId},
-    keeper::KeeperError,
+    keeper::{Keeper, ReadKept},
 };
 
 use super::{
     faults::Fault,
+    keeping::Asked,
     target::{Answer, Message},
     tasks::Shared,
     versions::{REQUEST_ID, Version, is_left_out},
@@ -54,6 +56,14 @@ struct Driver {
     named: Vec<usize>,
     sites: BTreeMap<SiteId, Site>,
     answered: VecDeque<(CallId, Answered)>,
+    /// The keeper is read.
+    reading: Option<(CallId, Reading)>,
+}
+
+type Reading = Pin<Box<dyn Future<Output = ReadKept>>>;
+
+async fn read(keeper: Asked) -> ReadKept {
+    keeper.read().await.map(Box::new)
 }
 
 /// Runs questions of a process, which knows the addresses of the `named` targets. Returns the outcome, and the connections that are there.
@@ -64,7 +74,7 @@ pub(super) async fn drive<T>(
     mut asking: Asking<PoolUrl, ReplicaError, T>,
 ) -> (T, BTreeMap<SiteId, usize>) {
     let (world, sites) = (Rc::clone(world), BTreeMap::new());
-    let mut driver = Driver { world, process, named: named.to_vec(), sites, answered: VecDeque::new() };
+    let mut driver = Driver { world, process, named: named.to_vec(), sites, answered: VecDeque::new(), reading: None };
     let mut answer = None;
     loop {
         let outcome = asking.step(driver.now(), answer.take());
@@ -110,7 +120,9 @@ impl Driver {
             Action::Map { site, .. } => (site, Order::Map),
             Action::Unmap { .. } => return,
             Action::ReadKeeper => {
-                return self.answered.push_back((call, Ok(Done::Kept(Err(KeeperError::Unreachable)))));
+                let keeper = Asked { world: Rc::clone(&self.world), writer: self.process };
+                self.reading = Some((call, Box::pin(read(keeper))));
+                return;
             }
             Action::Drop { site } => {
                 let connection = self.sites.remove(&site).and_then(|site| site.connection);
@@ -125,6 +137,12 @@ impl Driver {
 
     /// Does what can be done now.
     fn work(&mut self) {
+        let answer =
+            self.reading.as_mut().map(|(_, reading)| reading.as_mut().poll(&mut Context::from_waker(Waker::noop())));
+        if let (Some(Poll::Ready(kept)), Some((call, _))) = (answer, &self.reading) {
+            self.answered.push_back((*call, Ok(Done::Kept(kept))));
+            self.reading = None;
+        }
         let mut world = self.world.borrow_mut();
         for site in self.sites.values_mut() {
             while let Some((call, order)) = site.orders.pop_front() {

@@ -109,4 +109,13 @@ pub(super) enum Fault {
     PromotedWithLoss,
     PromotionRefused,
     RolledBack,
+    KeeperUnreachable,
+    KeeperSlow,
+    KeeperReplyLost,
+    KeeperChangedLate,
+    KeeperOverruled,
+    KeeperDisplaced,
+    KeeperToldSuccessor,
+    /// An opening goes on with fewer members than would be enough without the keeper.
+    OpenedByKeeper,
 }

@@ -13,7 +13,7 @@ use pmof_control::{OpenFor, Role};
 use pmof_replication::{
     asking::{Cause, Reason, SiteId},
     epochs::Epochs,
-    keeper::{Kept, KeptBy},
+    keeper::Kept,
     member_state::MemberState,
     opening::{self as engine, FoundPool, Left, OpenedReplica, Outcome, Refusal, Rules, ShippedRules},
 };
@@ -144,7 +144,7 @@ async fn ask(
         least_replicas: 1,
         least_domains: 1,
         is_patient,
-        keeper: KeptBy::Members,
+        keeper: world.borrow().plan.keeper,
     };
     let (places, rules) = {
         let world = world.borrow();
@@ -217,8 +217,10 @@ fn new_session(
         let known = indexes.iter().enumerate().filter_map(|(position, index)| Some((position, (*index)?)));
         known.filter(|(_, index)| is_out(*index)).fold(rule, |rule, (position, _)| rule.without(position))
     };
-    let rule = without(Rule::of(electorate.count().into()), &|index| electorate.is_leaving(index));
-    let before = electorate.before().map(|(count, has)| without(Rule::of(count), &|index| !has(index)));
+    let keeper = world.borrow().plan.keeper;
+    let rule_of = |count: usize| Rule::of(count).kept_by(keeper);
+    let rule = without(rule_of(electorate.count().into()), &|index| electorate.is_leaving(index));
+    let before = electorate.before().map(|(count, has)| without(rule_of(count), &|index| !has(index)));
     let in_use = positions(&members, MemberState::is_in_sync);
     let mut view = View::new(rule, indexes, pool.base.clone(), pool.mark, in_use);
     let marked = pool.opened.iter().filter(|opened| opened.state.mark == pool.mark);
@@ -287,6 +289,10 @@ fn started(world: &Shared, mut session: Session, found: &Pages, electorate: &Ele
     let in_use = session.in_use();
     if (in_use.count_ones() as usize) < electorate.data_count() {
         world.borrow_mut().count(Fault::OpenedWithoutAll);
+    }
+    let connected = positions(&session.members.borrow(), MemberState::is_connected).count_ones() as usize;
+    if connected < votes_needed(electorate.count().into()) {
+        world.borrow_mut().count(Fault::OpenedByKeeper);
     }
     let witnesses = positions(&session.members.borrow(), |state| state.is_witness() && state.is_connected());
     if in_use.is_power_of_two() && witnesses != 0 {

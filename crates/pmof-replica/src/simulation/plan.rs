@@ -1,5 +1,7 @@
 //! What a run has, and what runs have in common.
 
+use pmof_replication::keeper::KeptBy;
+
 use super::random::Random;
 
 /// Pages of the pool.
@@ -37,6 +39,8 @@ pub(super) struct Plan {
     pub(super) waits_at_bound: bool,
     /// In the end that is all that is left.
     pub(super) ends_with_promotion: bool,
+    /// What decides which epoch is in force.
+    pub(super) keeper: KeptBy,
 }
 
 impl Plan {
@@ -53,6 +57,11 @@ impl Plan {
         let asynchronous = has_asynchronous.then_some(machines);
         let machines = machines + usize::from(has_asynchronous);
         let (waits_at_bound, ends_with_promotion) = (random.once_in(3), has_asynchronous && random.once_in(2));
+        let is_kept_outside = Random::new(seed.rotate_left(8)).once_in(3);
+        let keeper = if is_kept_outside { KeptBy::Outside } else { KeptBy::Members };
+        let writers = if is_kept_outside { writers + 1 } else { writers };
+        // Of a pool with such a keeper no member is promoted.
+        let ends_with_promotion = ends_with_promotion && !is_kept_outside;
         let (is_far, has_rot, has_versions) = (!random.once_in(3), random.once_in(2), random.once_in(4));
         let has_state_rot = Random::new(seed.rotate_left(48)).once_in(2);
         Self {
@@ -69,6 +78,15 @@ impl Plan {
             is_far,
             waits_at_bound,
             ends_with_promotion,
+            keeper,
+        }
+    }
+
+    /// The same where a rule is broken: what can show it happens more often.
+    pub(super) fn with(self, control: Option<Control>) -> Self {
+        match control {
+            Some(Control::MarksNotCompared) => Self { fault_rate: 8, ..self },
+            _ => self,
         }
     }
 }
@@ -120,24 +138,36 @@ pub(super) enum Control {
     StateWrittenOnce,
     /// A look at the pool believes the members that answer, however few.
     FewSurveyed,
+    /// The keeper outside of the members swaps what it has without comparing.
+    KeeperComparesNothing,
+    /// A persist is acknowledged before the keeper has put the epoch in force.
+    KeeperNotAwaited,
+    /// A swap whose reply did not come is taken for none.
+    KeeperUnknownIsNone,
 }
 
 impl Control {
     /// Whether a run can show it.
     pub(super) fn may_show(self, plan: &Plan) -> bool {
         match self {
-            Self::MarksNotCompared | Self::LostForgotten => !plan.has_changes && plan.asynchronous.is_none(),
+            Self::MarksNotCompared | Self::LostForgotten => {
+                !plan.has_changes && plan.asynchronous.is_none() && plan.keeper == KeptBy::Members
+            }
             Self::RemovedVotes | Self::AnnouncedHolds | Self::WitnessJoins | Self::WitnessCaughtUp => plan.has_changes,
             Self::StagingNotFlushed | Self::DroppedForgotten | Self::PointBeforeFlush => plan.asynchronous.is_some(),
             Self::RottenTaken => plan.has_rot,
             Self::VersionNotChecked => plan.has_versions,
             Self::StateWrittenOnce => plan.has_state_rot,
+            Self::KeeperComparesNothing | Self::KeeperNotAwaited | Self::KeeperUnknownIsNone => {
+                plan.keeper == KeptBy::Outside
+            }
+            Self::FewSurveyed => plan.keeper == KeptBy::Members,
             _ => true,
         }
     }
 }
 
-pub(super) const CONTROLS: [Control; 22] = [
+pub(super) const CONTROLS: [Control; 25] = [
     Control::AcknowledgedEarly,
     Control::PageNotMarked,
     Control::BehindAsSource,
@@ -160,4 +190,7 @@ pub(super) const CONTROLS: [Control; 22] = [
     Control::VersionNotChecked,
     Control::StateWrittenOnce,
     Control::FewSurveyed,
+    Control::KeeperComparesNothing,
+    Control::KeeperNotAwaited,
+    Control::KeeperUnknownIsNone,
 ];

@@ -1,9 +1,11 @@
 //! Readers: they come at any time, reach some of the targets, and read from those that they take to be in sync.
 
-use super::{random::Random, world::World};
+use pmof_replication::opening::{Rules, ShippedRules};
+
+use super::{keeper::Outside, random::Random, world::World};
 use crate::{
-    electorate::{Electorate, Word},
-    lineage::{Found, agree},
+    electorate::Word,
+    lineage::{Agreement, Found},
 };
 
 /// One reader. It keeps nobody from anything, so that it has numbers of its own.
@@ -21,12 +23,14 @@ pub(super) fn read_somewhere(world: &mut World, random: &mut Random) {
         roster: world.targets[*target].roster.as_deref(),
     };
     let words: Vec<_> = reached.iter().map(said).collect();
-    let electorate = Electorate::of(&words, world.plan.made as u16);
+    let (kept, made) = (world.keeper.as_ref().map(Outside::kept), world.plan.made as u16);
+    let electorate = ShippedRules.electorate(&words, made, kept);
     let is_member = |target: &usize| electorate.has(world.targets[*target].index, world.targets[*target].replica_uuid);
     let reached: Vec<usize> = reached.iter().copied().filter(is_member).collect();
     let found: Vec<_> = reached.iter().map(|target| found(*target)).collect();
-    let agreement = agree(&found, electorate.count()).ok();
-    let Some(agreement) = agreement.filter(|agreement| electorate.is_enough(agreement, &found)) else { return };
+    let agreement = ShippedRules.agree(&found, electorate.count(), kept).ok();
+    let is_enough = |agreement: &Agreement| ShippedRules.is_enough(&electorate, agreement, &found, kept);
+    let Some(agreement) = agreement.filter(is_enough) else { return };
     for position in agreement.in_sync {
         let pages = world.targets[reached[position]].cache;
         world.readers += 1;

@@ -7,6 +7,7 @@ use pmof_control::{ControlVersion, FailureDomain, MessageHead, PoolName, Reply, 
 use pmof_replication::{
     asking::Reason,
     epochs::{Driver, Epochs},
+    keeper::KeeperError,
     member_state::{Event, MemberState},
     opening::Identity,
     returning::{
@@ -169,6 +170,10 @@ impl Driver for Locked<'_> {
     }
 
     fn note_current(&self, _: Positions) {}
+
+    fn note_refused(&self, why: &KeeperError) {
+        self.session.note_refused(why);
+    }
 }
 
 impl Members for Session {

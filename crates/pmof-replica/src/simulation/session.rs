@@ -11,6 +11,7 @@ use std::{
 use pmof_control::{ControlVersion, MessageHead, Reply, Request, Roster, RosterPart};
 use pmof_replication::{
     epochs::{self, Driver, Epochs, MemberQuorum},
+    keeper::KeeperError,
     member_state::{Event, Link, MemberCell, MemberState, Transition},
 };
 use uuid::Uuid;
@@ -18,6 +19,7 @@ use uuid::Uuid;
 use super::{
     faults::Fault,
     following::Following,
+    keeping::{Asked, PoolKeeper},
     names::fresh,
     plan::{Control, PAGES, WORDS},
     scrubbing::compared,
@@ -228,10 +230,14 @@ pub(super) async fn give_roster(world: &Shared, member: &Member, roster: &Roster
 }
 
 impl Driver for Session {
-    type Keeper<'k> = MemberQuorum<'k, Self>;
+    type Keeper<'k> = PoolKeeper<MemberQuorum<'k, Self>>;
 
-    fn keeper(&self) -> MemberQuorum<'_, Self> {
-        MemberQuorum::of(self)
+    fn keeper(&self) -> Self::Keeper<'_> {
+        if self.world.borrow().keeper.is_some() {
+            PoolKeeper::Outside(Asked { world: Rc::clone(&self.world), writer: self.writer })
+        } else {
+            PoolKeeper::Members(MemberQuorum::of(self))
+        }
     }
 
     fn with<T>(&self, look: impl FnOnce(&mut Epochs) -> T) -> T {
@@ -273,6 +279,14 @@ impl Driver for Session {
     }
 
     fn note_current(&self, _: Positions) {}
+
+    fn note_refused(&self, why: &KeeperError) {
+        self.world.borrow_mut().note(|| format!("w{} is refused: {why}", self.writer));
+        if matches!(why, KeeperError::Overruled { .. }) {
+            self.world.borrow_mut().count(Fault::KeeperOverruled);
+            self.give_up();
+        }
+    }
 }
 
 impl Session {
@@ -367,7 +381,9 @@ impl Session {
     pub(super) async fn begin(&self, is_clean: bool, source: usize) -> Option<Pages> {
         if !self.change().await {
             let members = self.members.borrow().clone();
-            if members.iter().any(|member| !member.state().is_in_sync()) {
+            // Where the keeper is outside of the members, theirs is not enough.
+            let is_refused = self.world.borrow().keeper.is_some();
+            if is_refused || members.iter().any(|member| !member.state().is_in_sync()) {
                 return None;
             }
         }

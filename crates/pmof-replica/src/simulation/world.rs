@@ -8,11 +8,13 @@ use std::{
 };
 
 use pmof_control::{Claim, OpenFor, PoolState, Reply, Request, Role, Roster, RosterMember, SettledVersion};
+use pmof_replication::keeper::KeptBy;
 use pmof_target::engine::OpenReplica;
 
 use super::{
     areas::Areas,
     faults::Fault,
+    keeper::Outside,
     media::{Media, TargetRules},
     names,
     plan::{Control, Plan},
@@ -93,6 +95,8 @@ pub(super) struct World {
     answers: BTreeMap<u64, Answer>,
     next_question: u64,
     pub(super) truth: Truth,
+    /// That of the epochs, where it is outside of the members.
+    pub(super) keeper: Option<Outside>,
     pub(super) faults: BTreeMap<Fault, u64>,
     pub(super) control: Option<Control>,
     /// What replicas held when they told their states to the process that looks at the pool.
@@ -164,6 +168,7 @@ impl World {
             answers: BTreeMap::new(),
             next_question: 0,
             truth: Truth::new(),
+            keeper: (plan.keeper == KeptBy::Outside).then(|| Outside::new(seed, &state)),
             faults: BTreeMap::new(),
             control,
             rotten: 0,
@@ -279,6 +284,18 @@ impl World {
 
     pub(super) fn close_here(&mut self, connection: usize) {
         self.connections[connection].is_open_here = false;
+    }
+
+    /// Requests arrive at the keeper of epochs.
+    pub(super) fn advance_keeper(&mut self) {
+        let (step, control) = (self.step, self.control);
+        let done = self.keeper.as_mut().map(|keeper| keeper.advance(step, control));
+        for (text, fault) in done.into_iter().flatten() {
+            if let Some(fault) = fault {
+                self.count(fault);
+            }
+            self.note(|| text);
+        }
     }
 
     /// Something of the network happens.

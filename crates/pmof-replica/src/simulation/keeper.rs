@@ -1,0 +1,140 @@
+//! A keeper of epochs outside of the pool's members, on a machine of its own, and what goes wrong on the way to it.
+
+use std::{collections::BTreeMap, task::Poll};
+
+use pmof_control::PoolState;
+use pmof_replication::keeper::{EpochRecord, KeeperError, Kept, Register};
+
+use super::{faults::Fault, names, plan::Control, random::Random};
+
+/// Steps after which a writer gives up a request.
+const LIMIT_STEPS: u64 = 80;
+
+/// The keeper, and requests on their way.
+pub(super) struct Outside {
+    register: Register,
+    calls: BTreeMap<u64, Call>,
+    last_call: u64,
+    random: Random,
+    /// It is down until this step.
+    down_until: u64,
+}
+
+/// A request, until its writer has given it up for long.
+struct Call {
+    writer: usize,
+    request: Request,
+    /// `None`: it is lost.
+    arrives_at: Option<u64>,
+    /// `None`: the reply is lost.
+    returns_at: Option<u64>,
+    given_up_at: u64,
+    result: Option<Result<(), KeeperError>>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) enum Request {
+    Begin(EpochRecord),
+    Confirm(EpochRecord),
+    Read,
+}
+
+impl Request {
+    fn changes(&self) -> bool {
+        !matches!(self, Self::Read)
+    }
+
+    fn brief(&self) -> String {
+        match self {
+            Self::Begin(announced) => format!("Begin {}", names::of(&announced.epoch)),
+            Self::Confirm(announced) => format!("Confirm {}", names::of(&announced.epoch)),
+            Self::Read => "Read".to_owned(),
+        }
+    }
+}
+
+impl Outside {
+    /// Of a pool whose replicas are in this state.
+    pub(super) fn new(seed: u64, made: &PoolState) -> Self {
+        let PoolState { epoch, opening, ref ancestors, .. } = *made;
+        let register = Register::new(EpochRecord { epoch, opening, ancestors: ancestors.clone() });
+        let random = Random::new(seed.rotate_left(24));
+        Self { register, calls: BTreeMap::new(), last_call: 0, random, down_until: 0 }
+    }
+
+    pub(super) fn kept(&self) -> &Kept {
+        self.register.kept()
+    }
+
+    /// Whether a writer watches it: not each one does.
+    pub(super) fn is_watched(&mut self) -> bool {
+        self.random.once_in(2)
+    }
+
+    /// Whether a request reaches it; else it is down, or the way there is cut.
+    pub(super) fn is_reached(&mut self, step: u64) -> bool {
+        if self.random.once_in(40) {
+            self.down_until = step + 20 + self.random.below(200) as u64;
+        }
+        self.down_until <= step && !self.random.once_in(16)
+    }
+
+    /// Sends a request. Returns its number, and whether it is slow.
+    pub(super) fn send(&mut self, step: u64, is_faultless: bool, writer: usize, request: Request) -> (u64, bool) {
+        let mut may = |times| !is_faultless && self.random.once_in(times);
+        let (is_lost, is_reply_lost, is_slow) = (may(20), may(8), may(3));
+        let mut way = || 1 + self.random.below(if is_slow { 2 * LIMIT_STEPS as usize } else { 4 }) as u64;
+        let arrives_at = step + way();
+        let returns_at = (!is_reply_lost).then(|| arrives_at + way());
+        let (arrives_at, given_up_at) = ((!is_lost).then_some(arrives_at), step + LIMIT_STEPS);
+        self.last_call += 1;
+        self.calls.insert(self.last_call, Call { writer, request, arrives_at, returns_at, given_up_at, result: None });
+        (self.last_call, is_slow)
+    }
+
+    /// Carries out the requests that arrive now. Returns what was done, in words, and what went wrong by that.
+    pub(super) fn advance(&mut self, step: u64, control: Option<Control>) -> Vec<(String, Option<Fault>)> {
+        let mut done = Vec::new();
+        for call in self.calls.values_mut() {
+            if call.result.is_some() || call.arrives_at.is_none_or(|at| at > step) {
+                continue;
+            }
+            let result = carry_out(&mut self.register, &call.request, control);
+            let is_late = call.given_up_at <= step && result.is_ok() && call.request.changes();
+            let text = format!("w{} -> keeper {}: {result:?}", call.writer, call.request.brief());
+            done.push((text, is_late.then_some(Fault::KeeperChangedLate)));
+            call.result = Some(result);
+        }
+        let is_on_its_way = |call: &Call| call.result.is_none() && call.arrives_at.is_some();
+        self.calls.retain(|_, call| call.given_up_at + LIMIT_STEPS > step || is_on_its_way(call));
+        done
+    }
+
+    /// The reply to a request, and what went wrong with it.
+    pub(super) fn reply(&self, id: u64, step: u64) -> (Poll<Result<(), KeeperError>>, Option<Fault>) {
+        let unknown = Poll::Ready(Err(KeeperError::Unknown));
+        let Some(call) = self.calls.get(&id) else { return (unknown, None) };
+        match &call.result {
+            Some(result) if call.returns_at.is_some_and(|at| at <= step) => {
+                let is_displaced = matches!(result, Err(KeeperError::Displaced { .. }));
+                (Poll::Ready(result.clone()), is_displaced.then_some(Fault::KeeperDisplaced))
+            }
+            _ if call.given_up_at > step => (Poll::Pending, None),
+            Some(Ok(())) if call.request.changes() => (unknown, Some(Fault::KeeperReplyLost)),
+            _ => (unknown, None),
+        }
+    }
+}
+
+fn carry_out(register: &mut Register, request: &Request, control: Option<Control>) -> Result<(), KeeperError> {
+    match request {
+        Request::Read => Ok(()),
+        Request::Begin(_) if control == Some(Control::KeeperComparesNothing) => Ok(()),
+        Request::Confirm(announced) if control == Some(Control::KeeperComparesNothing) => {
+            *register = Register::new(announced.clone());
+            Ok(())
+        }
+        Request::Begin(announced) => register.begin(announced),
+        Request::Confirm(announced) => register.confirm(announced),
+    }
+}
