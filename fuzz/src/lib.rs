@@ -15,9 +15,9 @@ use pmof_control::{
     Reply, Request, SetName, SpokenVersions,
 };
 use pmof_mem::{Medium, Memory};
-use pmof_pool::{HEADER_LEN_BYTES, HeaderError as PmdkError, PoolHeader, PoolSet};
+use pmof_pool::{PoolUrl, TargetUrl};
+use pmof_pool_set::{HEADER_LEN_BYTES, HeaderError as PmdkError, PoolHeader, PoolSet};
 use pmof_proto::{Descriptor, frame::Frame, limits};
-use pmof_replica::{PoolUrl, TargetUrl};
 
 /// A parser with its properties.
 #[derive(Clone, Copy, Debug)]

@@ -29,11 +29,8 @@ const EXHAUSTIVE: &[&str] = &[
 impl Simulate {
     /// Exit status 0 where no rule was broken.
     pub(crate) fn run(&self) -> Result<ExitCode> {
-        let (package, tests): (_, &[&str]) = if self.exhaustive {
-            ("pmof-replication", EXHAUSTIVE)
-        } else {
-            ("pmof-replica", &["simulation::farm::farm"])
-        };
+        let (package, tests): (_, &[&str]) =
+            if self.exhaustive { ("pmof-replication", EXHAUSTIVE) } else { ("pmof-pool", &["simulation::farm::farm"]) };
         let status = Command::new("cargo")
             .args(["test", "--release", "--package", package, "--lib", "--"])
             .args(tests)

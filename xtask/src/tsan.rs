@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result, ensure};
 
 /// Packages and their tests in which threads meet on connections, queues, memory and lanes.
 const TESTS: [(&str, &[&str]); 2] =
-    [("pmof-rpma", &["--test", "life", "--test", "deregistering"]), ("pmof-replica", &["--test", "remote"])];
+    [("pmof-rpma", &["--test", "life", "--test", "deregistering"]), ("pmof-pool", &["--test", "remote"])];
 
 /// The sanitizer knows the standard library only if that is built with it, which takes a nightly toolchain and its sources.
 const TARGET: &str = "x86_64-unknown-linux-gnu";

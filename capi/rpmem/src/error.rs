@@ -11,7 +11,7 @@ use libc::c_char;
 use pmof_bootstrap::{SshError, SshHostError, StartFailure};
 use pmof_control::NameError;
 use pmof_mem::causes;
-use pmof_replica::{PoolError, ReplicaError};
+use pmof_pool::{PoolError, ReplicaError};
 
 use crate::log::failed;
 

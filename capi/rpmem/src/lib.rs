@@ -1,4 +1,4 @@
-//! The C interface of librpmem 1.3 on `pmof-replica`: twelve functions, each a few lines.
+//! The C interface of librpmem 1.3 on `pmof-pool`: twelve functions, each a few lines.
 //!
 //! `cargo xtask capi` links this crate into `librpmem.so.1`, which libpmemobj loads for pool sets with remote replicas. `docs/librpmem.md`
 //! lists the differences from the original. No function panics across the boundary or aborts.

@@ -11,8 +11,8 @@ use libc::c_char;
 use parking_lot::Mutex;
 use pmof_control::{OpenFor, SetName};
 use pmof_mem::{Lent, Memory, causes, forks::Process};
-use pmof_pool::{ATTRIBUTES_LEN_BYTES, Attributes};
-use pmof_replica::{Atomicity, Lane, Receipt, RemoteSetOptions, TargetUrl};
+use pmof_pool::{Atomicity, Lane, Receipt, RemoteSetOptions, TargetUrl};
+use pmof_pool_set::{ATTRIBUTES_LEN_BYTES, Attributes};
 
 use crate::{
     error::{Failure, call, text},
@@ -33,7 +33,7 @@ const REMOVE_POOL_SET: c_int = 2;
 /// An open pool, `RPMEMpool` of the header.
 #[derive(Debug)]
 pub struct RpmemPool {
-    remote: pmof_replica::Pool,
+    remote: pmof_pool::Pool,
     /// The lanes that the application asked for, by number.
     lanes: Box<[Mutex<Lane>]>,
     /// The process that opened it; its child must not speak on the same connection.
@@ -91,7 +91,7 @@ impl Place {
         RemoteSetOptions::new(url, set).target(settings::target_options()).mirror(Arc::clone(&self.memory) as _)
     }
 
-    fn finish(&self, pool: pmof_replica::Pool, lanes: *mut c_uint) -> *mut RpmemPool {
+    fn finish(&self, pool: pmof_pool::Pool, lanes: *mut c_uint) -> *mut RpmemPool {
         let made: Box<[_]> = (0..self.lanes).map(|_| Mutex::new(pool.lane())).collect();
         // SAFETY: `new` found that it is not null; rpmem_open and rpmem_create are given a valid `nlanes` or null.
         unsafe { *lanes = self.lanes };

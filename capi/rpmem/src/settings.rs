@@ -11,7 +11,7 @@ use std::{
 
 use pmof_access::Waiting;
 use pmof_bootstrap::{SshOptions, provider_named};
-use pmof_replica::TargetOptions;
+use pmof_pool::TargetOptions;
 
 /// The command that starts a target on the other machine, unless `RPMEM_CMD` is set.
 const COMMAND: &str = "rpmemd";

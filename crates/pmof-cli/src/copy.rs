@@ -10,7 +10,7 @@ use pmof_console::{
     reach::ConnectArgs,
     words::{Level, MethodName, parsed},
 };
-use pmof_replica::PoolUrlError;
+use pmof_pool::PoolUrlError;
 use serde::Serialize;
 use uuid::Uuid;
 

@@ -6,7 +6,7 @@ use anyhow::{Context, bail};
 use pmof::PoolOptions;
 use pmof_console::{output, reach::ConnectArgs, words::parsed};
 use pmof_control::{SpokenVersions, TargetStatus};
-use pmof_replica::{TargetUrl, target_status};
+use pmof_pool::{TargetUrl, target_status};
 use serde::Serialize;
 
 use crate::{

@@ -13,7 +13,7 @@ use pmof::{
     Durability, Flushed, PoolError, PoolOptions, PoolRefusal, PoolUrl, Promise, Receipt, ReplicaError, ReplicaReceipt,
     Survival, causes, list_pools,
 };
-use pmof_replica::{TargetUrl, target_status};
+use pmof_pool::{TargetUrl, target_status};
 use serde::Serialize;
 
 use crate::trust;

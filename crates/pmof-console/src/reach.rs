@@ -5,7 +5,7 @@ use std::{net::IpAddr, path::Path, time::Duration};
 use anyhow::{Result, ensure};
 use pmof::{Pool, PoolOptions, SetOptions, SshOptions, TargetOptions};
 use pmof_access::Transport;
-use pmof_pool::PoolSet;
+use pmof_pool_set::PoolSet;
 
 use crate::{
     children::Target,

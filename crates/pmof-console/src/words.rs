@@ -8,7 +8,7 @@ use clap::{
 };
 use pmof::{Durability, Method, PoolOptions, causes};
 use pmof_access::{LocalEnd, Transport, TransportDescriptor};
-use pmof_pool::bytes_of_size;
+use pmof_pool_set::bytes_of_size;
 
 /// A value parser that says all of why an argument is refused: clap prints only the outermost error.
 ///

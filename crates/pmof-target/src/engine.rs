@@ -1,7 +1,7 @@
 //! What a target decides about a replica, without an operating system: no thread, lock, clock, file or random number.
 //!
 //! Each [`Machine`] is given a request or a file, and is run to its outcome: it names one [`Output`] after the other, and its driver performs each and gives the
-//! result back before the next. [`PoolStore`](crate::PoolStore) performs them on files and devices; the simulation of `pmof-replica` performs the same on simulated media, where each of them
+//! result back before the next. [`PoolStore`](crate::PoolStore) performs them on files and devices; the simulation of `pmof-pool` performs the same on simulated media, where each of them
 //! may fail. After an output that failed, no other follows.
 
 use std::ops::Range;

@@ -5,7 +5,7 @@ use std::{ops::Range, path::Path, sync::Arc};
 use parking_lot::Mutex;
 use pmof_control::{OpenFor, PoolName, Reply, Request, ServiceCode};
 use pmof_mem::Memory;
-use pmof_pool::boot_of_this_machine;
+use pmof_pool_set::boot_of_this_machine;
 
 use crate::{
     OpenPool, PoolStore, StoreError, StoreOptions,

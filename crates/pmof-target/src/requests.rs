@@ -7,7 +7,7 @@ use pmof_control::{
     ServiceCode,
 };
 use pmof_mem::{Medium as _, Memory};
-use pmof_pool::{Digester, data_ranges};
+use pmof_pool_set::{Digester, data_ranges};
 use uuid::Uuid;
 
 use crate::{OpenPool, PoolStore, StoreError, refused::Refused};

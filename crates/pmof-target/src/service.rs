@@ -23,7 +23,7 @@ use pmof_access::{
 };
 use pmof_control::{PoolFormat, SpokenVersions, TargetStatus};
 use pmof_mem::{causes, forks::Process};
-use pmof_pool::boot_of_this_machine;
+use pmof_pool_set::boot_of_this_machine;
 use rustix::process::geteuid;
 
 use crate::{PoolStore, StoreError, domain::failure_domain, events, refused::Refused, sets::SetStore};

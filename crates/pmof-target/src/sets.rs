@@ -12,7 +12,7 @@ use std::{
 
 use pmof_control::{OpenFor, PoolRefusal, Reply, SetFile, SetName};
 use pmof_mem::{Declaration, Durability, Medium as _, Memory, causes};
-use pmof_pool::{
+use pmof_pool_set::{
     Attributes, Feature, HEADER_LEN_BYTES, LocalReplica, NewReplica, NoRemotes, PartFile, PartSpec, PoolSet,
     PoolSetError, Removal, ReplicaSpec, SET_LEN_BYTES_MAX, SetError, SetOptions, foreign_files, has_contents_behind,
     open_contents_behind,

@@ -59,7 +59,7 @@ pub use pmof_access::{Flushed, Method, Waiting};
 pub use pmof_control::{ConsistencyPoint, Forced, NameError, PoolInfo, PoolName, PoolRefusal};
 
 #[doc(inline)]
-pub use pmof_replica::{
+pub use pmof_pool::{
     Acknowledge, AsynchronousState, AsynchronousStatus, AtLagBound, Atomicity, Background, ChangeError, Differing,
     Event, Events, FormerMember, FormerState, KeptPointStatus, Lane, MemberPoints, MemberState, MemberStatus, Pending,
     PersistFailure, PlaceError, Pool, PoolError, PoolMembers, PoolOptions, PoolStatus, PoolUrl, PoolUrlError,

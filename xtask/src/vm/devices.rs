@@ -28,7 +28,7 @@ const PROFILE: &str = "guest";
 
 /// Packages of the tests, always named together: of another choice cargo would compile what they share once more.
 const PACKAGES: [&str; 7] =
-    ["pmof-verbs-sys", "pmof-verbs", "pmof-rds", "pmof-access", "pmof-replica", "pmof", "pmof-rpma"];
+    ["pmof-verbs-sys", "pmof-verbs", "pmof-rds", "pmof-access", "pmof-pool", "pmof", "pmof-rpma"];
 
 const DEVICE_TESTS: &str = "pmof-verbs-sys/device-tests,pmof-verbs/device-tests,pmof-access/device-tests,pmof-access/rds-tests,pmof-access/libfabric-tests";
 
@@ -112,14 +112,14 @@ const RUNS: &[Run] = &[
     Run { what: "shm on persistent memory", target: "shm", tests: "persistent_memory", ..PLAIN },
     Run {
         what: "pools of pool sets, verbs",
-        package: "pmof-replica",
+        package: "pmof-pool",
         target: "remote",
         environment: "PMOF_TEST_LISTEN=verbs://$PMOF_WIRE_B:0",
         ..PLAIN
     },
     Run {
         what: "pools after a failed flush",
-        package: "pmof-replica",
+        package: "pmof-pool",
         target: "failed_flush",
         environment: "PMOF_THIN_DISK=required",
         before: "modprobe loop &&",
@@ -127,7 +127,7 @@ const RUNS: &[Run] = &[
     },
     Run {
         what: "pools whose pages cannot be loaded",
-        package: "pmof-replica",
+        package: "pmof-pool",
         target: "unreadable",
         environment: "PMOF_THIN_DISK=required",
         before: "modprobe loop &&",

@@ -11,7 +11,7 @@ use pmof::{Atomicity, Lane, Pending, Pool, TargetOptions, Waiting};
 use pmof_access::{Address, Medium as _, Memory, Transport};
 use pmof_console::{output::say, trust, words};
 use pmof_control::SetName;
-use pmof_replica::{RemoteSetOptions, TargetUrl};
+use pmof_pool::{RemoteSetOptions, TargetUrl};
 
 use super::{
     floor::{FloorClient, FloorMode},

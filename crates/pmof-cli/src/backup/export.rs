@@ -13,7 +13,7 @@ use anyhow::Context;
 use clap::error::ErrorKind;
 use pmof::{Durability, PoolOptions, PoolUrl};
 use pmof_console::{output, reach::ConnectArgs, words::parsed};
-use pmof_pool::Digest;
+use pmof_pool_set::Digest;
 use serde::Serialize;
 
 use super::{

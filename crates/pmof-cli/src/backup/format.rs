@@ -4,7 +4,7 @@ use std::{io, time::Duration};
 
 use pmof::ConsistencyPoint;
 use pmof_control::CONSISTENCY_POINT_BYTES;
-use pmof_pool::Digest;
+use pmof_pool_set::Digest;
 use uuid::Uuid;
 
 /// The version that is written, and the only one that is read.

@@ -2,7 +2,7 @@
 
 use std::io::{self, Read};
 
-use pmof_pool::{DIGEST_BYTES, Digest};
+use pmof_pool_set::{DIGEST_BYTES, Digest};
 
 use super::format::{BEGIN_BYTES, ExportHeader, FormatError, HEADER_BYTES, Kind, RECORD_BYTES, Record, digest_of, hex};
 

@@ -2,7 +2,7 @@
 
 use std::io::{self, Write};
 
-use pmof_pool::Digest;
+use pmof_pool_set::Digest;
 
 use super::format::{ExportHeader, HEADER_BYTES, Kind, RECORD_BYTES, Record, digest_of};
 

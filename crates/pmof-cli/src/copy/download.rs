@@ -12,7 +12,7 @@ use std::{
 use anyhow::Context;
 use pmof::{Durability, PoolUrl};
 use pmof_mem::MemError;
-use pmof_pool::part_header;
+use pmof_pool_set::part_header;
 use pmof_terms::NATIVE_MAGIC;
 
 use super::{

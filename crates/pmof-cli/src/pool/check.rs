@@ -12,7 +12,7 @@ use pmof_console::{
     reach::ConnectArgs,
     words::parsed,
 };
-use pmof_pool::{
+use pmof_pool_set::{
     BlockTable, CheckReport, EMPTY, Mismatch, PoolKind, PoolSet, ReplicaSpec, ReplicaState, part_header, set_at,
 };
 use serde::Serialize;

@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 use clap::Args;
 use pmof_console::{output, reach::ConnectArgs, words};
 use pmof_mem::{Medium as _, Memory};
-use pmof_pool::{
+use pmof_pool_set::{
     Feature, FeatureChange, FeatureOptions, LocalReplica, OpenFor, PoolKind, ReplicaSpec, log_range, set_at,
 };
 use serde::Serialize;

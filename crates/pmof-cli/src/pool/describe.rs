@@ -7,10 +7,10 @@ use std::{
 
 use pmof::causes;
 use pmof_console::{output, reach::ConnectArgs};
-use pmof_pool::{
+use pmof_pool::{PartInfo, RemoteState, ReplicaFound, ReplicaInfo};
+use pmof_pool_set::{
     ContentsState, Features, Misfit, PartSize, PoolHeader, PoolKind, RemoteSpec, ReplicaSpec, set_at, uuid_text,
 };
-use pmof_replica::{PartInfo, RemoteState, ReplicaFound, ReplicaInfo};
 use serde::Serialize;
 
 use super::utc::utc;
@@ -134,7 +134,7 @@ impl HeaderReport {
             kind: header.kind().map(PoolKind::name),
             signature: String::from_utf8_lossy(&header.signature).trim_end_matches('\0').to_owned(),
             major: header.major,
-            features: header.features.known().map(pmof_pool::Feature::name).collect(),
+            features: header.features.known().map(pmof_pool_set::Feature::name).collect(),
             poolset_uuid: uuid_text(&header.poolset_uuid),
             uuid: uuid_text(&header.uuid),
             previous_part_uuid: uuid_text(&header.prev_part_uuid),

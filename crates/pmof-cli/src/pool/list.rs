@@ -6,7 +6,7 @@ use anyhow::Context;
 use pmof::{PoolInfo, PoolOptions, PoolRefusal, ReplicaError, causes};
 use pmof_console::{output, reach::ConnectArgs, words::parsed};
 use pmof_control::PoolName;
-use pmof_replica::{TargetUrl, describe_pools};
+use pmof_pool::{TargetUrl, describe_pools};
 use serde::Serialize;
 
 /// List the pools of a target

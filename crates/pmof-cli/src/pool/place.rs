@@ -3,7 +3,7 @@
 use std::{path::PathBuf, str::FromStr};
 
 use pmof::PoolUrl;
-use pmof_replica::PoolUrlError;
+use pmof_pool::PoolUrlError;
 
 /// A native pool, or one of PMDK in local files.
 #[derive(Clone, Debug)]

@@ -9,7 +9,7 @@ use pmof_console::{
     reach::ConnectArgs,
     words::{self, parsed},
 };
-use pmof_replica::TargetUrl;
+use pmof_pool::TargetUrl;
 use serde::Serialize;
 
 /// Take pools away from writers that hang, so that other programs can open them

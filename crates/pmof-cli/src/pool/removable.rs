@@ -8,7 +8,7 @@ use std::{
 use anyhow::bail;
 use pmof::{Forced, MemberState, MemberStatus, PoolInfo, PoolMembers, PoolUrl, ReplicaError, causes};
 use pmof_console::{output::with_mend, reach::ConnectArgs};
-use pmof_replica::TargetUrl;
+use pmof_pool::TargetUrl;
 use uuid::Uuid;
 
 use super::{

@@ -13,8 +13,8 @@ use pmof_console::{
     reach::ConnectArgs,
     words::parsed,
 };
-use pmof_pool::{PoolSet, PoolSetError, ReplicaSpec, check_unlinkable, set_at};
-use pmof_replica::SetRemoval;
+use pmof_pool::SetRemoval;
+use pmof_pool_set::{PoolSet, PoolSetError, ReplicaSpec, check_unlinkable, set_at};
 use serde::Serialize;
 
 use super::{place::PoolPlace, removable, sets::How};

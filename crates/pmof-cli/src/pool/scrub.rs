@@ -136,7 +136,7 @@ fn wait_caught_up(pool: &Pool) -> anyhow::Result<()> {
 impl Report {
     fn new(report: &ScrubReport, (len_bytes, made_count): (u64, usize), not_compared: Vec<LeftOut>) -> Self {
         let repaired = report.repaired.iter();
-        let page = |repaired: &pmof_replica::Repaired| RepairedPage {
+        let page = |repaired: &pmof_pool::Repaired| RepairedPage {
             url: repaired.replica.to_string(),
             page: Page::of(&repaired.range),
         };

@@ -9,7 +9,7 @@ use pmof_console::{
     reach::ConnectArgs,
     words,
 };
-use pmof_pool::{
+use pmof_pool_set::{
     NewPool, NewSet, PoolSet, ReplicaSpec, Step, SyncOptions, SyncReport, TransformOptions, TransformReport,
 };
 use serde::Serialize;

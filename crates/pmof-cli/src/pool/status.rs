@@ -13,7 +13,7 @@ use pmof_console::{
     words::parsed,
 };
 use pmof_control::{MemberProgress, MemberStanding, ToldEvent, WriterStatus};
-use pmof_replica::TargetUrl;
+use pmof_pool::TargetUrl;
 use serde::Serialize;
 
 use super::{point::PointReport, remove::is_of_unusable, utc::utc};

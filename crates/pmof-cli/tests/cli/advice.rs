@@ -83,37 +83,33 @@ const ADVICE: &[(&str, &str, &str)] = &[
     ("pmof-control/src/header.rs", "cp", "a_state_that_is_torn_on_all_members_is_read_and_made_anew"),
     ("pmof-control/src/header.rs", "pool replace", "a_member_whose_state_is_torn_is_replaced"),
     ("pmof-control/src/header.rs", "pool rm", "a_state_that_is_torn_on_all_members_is_read_and_made_anew"),
-    ("pmof-replica/src/error.rs", "cp", "what_is_of_another_history_is_read_alone_and_removed"),
-    ("pmof-replica/src/error.rs", "pool add", "of_two_members_that_with_an_older_file_is_made_anew"),
-    ("pmof-replica/src/error.rs", "pool check", "a_pool_set_is_brought_in_order_as_is_advised"),
-    ("pmof-replica/src/error.rs", "pool import", "what_is_of_another_history_is_read_alone_and_removed"),
-    ("pmof-replica/src/error.rs", "pool points", "a_member_that_went_back_to_a_point_is_promoted_as_is_advised"),
-    ("pmof-replica/src/error.rs", "pool promote", "a_pool_whose_members_are_lost_is_promoted_as_is_advised"),
-    ("pmof-replica/src/error.rs", "pool remove", "of_two_members_that_with_an_older_file_is_made_anew"),
-    ("pmof-replica/src/error.rs", "pool replace", "of_two_members_one_that_is_lost_for_good_is_replaced_as_is_advised"),
-    ("pmof-replica/src/error.rs", "pool rm", "of_two_members_that_with_an_older_file_is_made_anew"),
-    ("pmof-replica/src/error.rs", "pool scrub", "members_that_are_behind_catch_up_by_the_scrub_that_is_advised"),
-    ("pmof-replica/src/error.rs", "pool status", "what_is_of_another_history_is_read_alone_and_removed"),
-    ("pmof-replica/src/error.rs", "pool sync", "a_pool_set_is_brought_in_order_as_is_advised"),
-    ("pmof-replica/src/error.rs", "serve", "targets_are_told_apart_as_is_advised"),
+    ("pmof-pool/src/error.rs", "cp", "what_is_of_another_history_is_read_alone_and_removed"),
+    ("pmof-pool/src/error.rs", "pool add", "of_two_members_that_with_an_older_file_is_made_anew"),
+    ("pmof-pool/src/error.rs", "pool check", "a_pool_set_is_brought_in_order_as_is_advised"),
+    ("pmof-pool/src/error.rs", "pool import", "what_is_of_another_history_is_read_alone_and_removed"),
+    ("pmof-pool/src/error.rs", "pool points", "a_member_that_went_back_to_a_point_is_promoted_as_is_advised"),
+    ("pmof-pool/src/error.rs", "pool promote", "a_pool_whose_members_are_lost_is_promoted_as_is_advised"),
+    ("pmof-pool/src/error.rs", "pool remove", "of_two_members_that_with_an_older_file_is_made_anew"),
+    ("pmof-pool/src/error.rs", "pool replace", "of_two_members_one_that_is_lost_for_good_is_replaced_as_is_advised"),
+    ("pmof-pool/src/error.rs", "pool rm", "of_two_members_that_with_an_older_file_is_made_anew"),
+    ("pmof-pool/src/error.rs", "pool scrub", "members_that_are_behind_catch_up_by_the_scrub_that_is_advised"),
+    ("pmof-pool/src/error.rs", "pool status", "what_is_of_another_history_is_read_alone_and_removed"),
+    ("pmof-pool/src/error.rs", "pool sync", "a_pool_set_is_brought_in_order_as_is_advised"),
+    ("pmof-pool/src/error.rs", "serve", "targets_are_told_apart_as_is_advised"),
     (
-        "pmof-replica/src/pool/changes/error.rs",
+        "pmof-pool/src/pool/changes/error.rs",
         "pool add",
         "an_address_that_is_taken_by_the_pool_is_made_free_as_is_advised",
     ),
     (
-        "pmof-replica/src/pool/changes/error.rs",
+        "pmof-pool/src/pool/changes/error.rs",
         "pool remove",
         "an_address_that_is_taken_by_the_pool_is_made_free_as_is_advised",
     ),
-    (
-        "pmof-replica/src/pool/changes/error.rs",
-        "pool rm",
-        "what_is_left_of_a_member_is_removed_before_it_is_added_again",
-    ),
-    ("pmof-replica/src/pool/changes/error.rs", "pool status", ""),
-    ("pmof-replica/src/pool/changes/error.rs", "pool sync", "a_pool_set_is_brought_in_order_as_is_advised"),
-    ("pmof-replica/src/pool/followers/attach.rs", "pool promote", ""),
+    ("pmof-pool/src/pool/changes/error.rs", "pool rm", "what_is_left_of_a_member_is_removed_before_it_is_added_again"),
+    ("pmof-pool/src/pool/changes/error.rs", "pool status", ""),
+    ("pmof-pool/src/pool/changes/error.rs", "pool sync", "a_pool_set_is_brought_in_order_as_is_advised"),
+    ("pmof-pool/src/pool/followers/attach.rs", "pool promote", ""),
     ("pmof-target/src/service.rs", "serve", "limits_of_a_target_are_raised_as_is_advised"),
     ("pmof-target/src/store/error.rs", "cp", "a_pool_of_a_former_format_is_copied_as_is_advised"),
     ("pmof-target/src/store/error.rs", "pool release", "a_pool_whose_writer_hangs_is_released_as_is_advised"),
@@ -124,7 +120,7 @@ const ADVICE: &[(&str, &str, &str)] = &[
 const NOT_RUN_MAX: usize = 2;
 
 /// Where commands are advised.
-const CRATES: [&str; 5] = ["pmof-cli", "pmof-console", "pmof-control", "pmof-replica", "pmof-target"];
+const CRATES: [&str; 5] = ["pmof-cli", "pmof-console", "pmof-control", "pmof-pool", "pmof-target"];
 
 fn sources(directory: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).unwrap() {

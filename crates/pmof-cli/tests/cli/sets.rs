@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use pmof_pool::PoolHeader;
+use pmof_pool_set::PoolHeader;
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 

@@ -7,7 +7,7 @@ use std::{
 };
 
 use pmof::{Differing, Pool, PoolError, SshOptions, TargetOptions};
-use pmof_pool::{NewPool, NewSet, PoolSet};
+use pmof_pool_set::{NewPool, NewSet, PoolSet};
 
 use crate::support::{PMOF, Stage};
 

@@ -8,7 +8,7 @@ use std::{
 use pmof::{Pool, PoolError, ReplicaError, SshOptions, TargetOptions};
 use pmof_bootstrap::{SshError, StartFailure};
 use pmof_control::{OpenFor, SetName};
-use pmof_replica::RemoteSetOptions;
+use pmof_pool::RemoteSetOptions;
 
 use crate::support::Stage;
 
@@ -34,7 +34,7 @@ fn create(stage: &Stage, command: &str) -> Result<Pool, String> {
 }
 
 fn try_create(stage: &Stage, command: &str) -> Result<Pool, PoolError> {
-    let attributes = pmof_pool::Attributes { incompat: 2, uuid: [1; 16], ..Default::default() };
+    let attributes = pmof_pool_set::Attributes { incompat: 2, uuid: [1; 16], ..Default::default() };
     remote(stage, command).create(4 << 20, Some(&attributes))
 }
 

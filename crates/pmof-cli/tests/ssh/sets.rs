@@ -8,8 +8,8 @@ use std::{
 };
 
 use pmof::{Atomicity, Differing, Pool, PoolError, ReplicaError, SetOptions, SshOptions, TargetOptions};
-use pmof_pool as pool_set;
-use pmof_pool::{Attributes, DIGEST_BLOCK_LEN_BYTES, LocalReplica, NewPool, NewSet, OpenFor, PartSpec, PoolSet};
+use pmof_pool_set as pool_set;
+use pmof_pool_set::{Attributes, DIGEST_BLOCK_LEN_BYTES, LocalReplica, NewPool, NewSet, OpenFor, PartSpec, PoolSet};
 
 use crate::support::{PMOF, Stage};
 

@@ -3,10 +3,10 @@
 use std::{fs, os::unix::fs::FileExt as _, path::PathBuf};
 
 use pmof::{Pool, SetOptions, TargetOptions, causes};
-use pmof_pool::{
+use pmof_pool::{RemoteState, SetRemoval, SetRemovalError, SshReplicas};
+use pmof_pool_set::{
     NewPool, NewSet, PoolSet, RemoteReplicas as _, ReplicaState, SyncError, SyncOptions, TransformOptions,
 };
-use pmof_replica::{RemoteState, SetRemoval, SetRemovalError, SshReplicas};
 
 use crate::support::Sshd;
 

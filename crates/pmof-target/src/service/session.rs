@@ -15,7 +15,7 @@ use pmof_control::{
     SettledVersion, SpokenVersions, TargetStatus,
 };
 use pmof_mem::{HandOut, causes};
-use pmof_pool::Attributes;
+use pmof_pool_set::Attributes;
 use uuid::Uuid;
 
 use super::{

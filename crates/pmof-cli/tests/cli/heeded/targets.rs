@@ -9,7 +9,7 @@ use std::{
 
 use pmof::{Acknowledge, Pool, causes};
 use pmof_control::DATA_OFFSET;
-use pmof_pool::PoolSet;
+use pmof_pool_set::PoolSet;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 

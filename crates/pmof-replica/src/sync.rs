@@ -1,3 +1,0 @@
-//! The locks of the modules whose interleavings `tests/shuttle` explores, which puts shuttle's in their place.
-
-pub(crate) use parking_lot::{Condvar, Mutex};
