@@ -40,23 +40,23 @@ impl Session {
     async fn note(&self, index: u16, member: Option<RosterMember>) -> Changed {
         let _guard = self.view_lock.lock().await;
         let changed = epochs::set_uncounted(self, index, member).await;
-        self.confirm_roster(changed);
-        changed
-    }
-
-    fn confirm_roster(&self, changed: Changed) {
         if let (Changed::Done, Some(roster)) = (changed, self.membership().roster()) {
             self.world.borrow_mut().truth.confirm_roster(roster.age());
         }
+        changed
     }
 
     /// As `Epochs::change`.
     async fn change_members(&self, planned: &Planned) -> Changed {
         let _guard = self.view_lock.lock().await;
+        let notes = self.membership().roster().map_or(0, |roster| roster.notes);
         let changed = epochs::change(self, planned).await;
-        self.confirm_roster(changed);
         match changed {
-            Changed::Done => {}
+            // By the epoch that it was announced with. The settled roster, whose notes have that epoch's number, may not have come to any member.
+            Changed::Done => {
+                let version = self.membership().roster().map_or(0, |roster| roster.version);
+                self.world.borrow_mut().truth.confirm_roster((version, notes));
+            }
             Changed::Undecided => self.world.borrow_mut().count(Fault::ChangeUndecided),
             _ => self.world.borrow_mut().count(Fault::ChangeNotMade),
         }
