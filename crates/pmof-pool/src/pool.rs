@@ -770,7 +770,7 @@ impl Open {
         }
         let (receipt, lacks_any) = self.receipt_of(replicas);
         let is_enough = self.terms.are_met(receipt.replicas.iter().map(|replica| replica.domain))
-            && (!lacks_any || is_acknowledged);
+            && self.epochs.as_ref().map_or(!lacks_any, |epochs| epochs.is_enough(lacks_any, is_acknowledged));
         if is_enough {
             return Ok(receipt);
         }

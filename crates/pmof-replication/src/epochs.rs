@@ -115,6 +115,12 @@ impl Epochs {
         self.changes += 1;
     }
 
+    /// Whether a persist that has reached members may be acknowledged. `lacks_any`: a member with data lacks it. `is_acknowledged`: the outcome of [`acknowledge`]; where all members
+    /// have the bytes no epoch is needed, unless it is not known who the members are: one that a change may not have removed lacks the bytes, and has no place here.
+    pub fn is_enough(&self, lacks_any: bool, is_acknowledged: bool) -> bool {
+        is_acknowledged || (!lacks_any && !self.membership.has_change())
+    }
+
     /// The next step of introducing a member: it learns durably that it is behind the epoch in force, and then gets its place. The caller sends the requests between two
     /// steps, without the lock, so that a member that does not answer delays no other.
     ///
@@ -341,8 +347,8 @@ async fn note(driver: &impl Driver, noted: impl FnOnce(&Roster) -> Roster) -> Ch
     if !settle_last(driver).await {
         return Changed::Undecided;
     }
-    // An opening may find one member alone of an epoch that the keeper has in force: all of these are to keep it.
-    if !driver.with(|epochs| epochs.view.is_kept_by_members()) && !settle(driver).await {
+    // Where an opening may find one member of the epoch in force alone, all of these are to keep it.
+    if driver.with(|epochs| epochs.view.may_open_alone()) && !settle(driver).await {
         return Changed::TooFew;
     }
     let roster = driver.with(|epochs| epochs.membership.roster().cloned().filter(|_| !epochs.has_ended));

@@ -424,11 +424,12 @@ impl View {
 
     /// Whether each opening from now on finds a member that keeps what these keep, while those in use are the ones in sync.
     pub fn is_found(&self, keeping: Positions, in_use: Positions) -> bool {
-        if self.is_kept_by_members() {
-            self.is_quorum(keeping)
-        } else {
-            self.is_settled(in_use) && in_use & !keeping == 0
-        }
+        if self.may_open_alone() { self.is_settled(in_use) && in_use & !keeping == 0 } else { self.is_quorum(keeping) }
+    }
+
+    /// Whether a member of the epoch in force may open the pool alone: with a keeper outside of the members, or where a quorum is no majority, as of two.
+    pub fn may_open_alone(&self) -> bool {
+        !self.is_kept_by_members() || !self.rules().all(|rule| rule.is_majority())
     }
 
     /// Whether an epoch of the members in sync may begin where those that are connected know of it.

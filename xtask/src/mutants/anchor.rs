@@ -8,39 +8,53 @@ use syn::{spanned::Spanned as _, visit::Visit};
 #[cfg(test)]
 mod tests;
 
-/// The source with the one place of `search` within the function `name` replaced.
-///
-/// `name`: a function's name, with as much of what encloses it before it as makes it the only one of the file:
-/// `sync`, `SyncState::sync`, `tests::sync`.
-///
-/// # Errors
-/// Where the source is no Rust, the function is not there exactly once, or the text is not in it exactly once.
-pub(super) fn replaced(source: &str, name: &str, search: &str, replace: &str) -> Result<String> {
-    ensure!(!search.is_empty(), "there is nothing to search for");
-    ensure!(search != replace, "the replacement changes nothing");
-    let function = function_range(source, name)?;
-    let body = &source[function.clone()];
-    let mut places = body.match_indices(search);
-    let (place, _) = places.next().with_context(|| format!("the function {name} does not hold {search:?}"))?;
-    ensure!(places.next().is_none(), "the function {name} holds {search:?} more than once");
-    let (before, rest) = source.split_at(function.start + place);
-    Ok(format!("{before}{replace}{}", &rest[search.len()..]))
+/// A file of Rust, and where its functions are.
+pub(super) struct Source {
+    text: String,
+    /// With what encloses them, and their bytes from `fn` to the closing brace.
+    functions: Vec<(String, Range<usize>)>,
 }
 
-/// The bytes of a function, from its `fn` to its closing brace.
-fn function_range(source: &str, name: &str) -> Result<Range<usize>> {
-    let file = syn::parse_file(source).context("reading it as Rust")?;
-    let mut functions = Functions::default();
-    functions.visit_file(&file);
-    let behind_others = format!("::{name}");
-    let is_wanted = |path: &str| path == name || path.ends_with(&behind_others);
-    let functions = functions.found.into_iter().map(|(path, range)| (path.join("::"), range));
-    let mut found = functions.filter(|(path, _)| is_wanted(path));
-    let Some((_, range)) = found.next() else { bail!("there is no function {name}") };
-    if let Some((path, _)) = found.next() {
-        bail!("there is more than one function {name}, {path} among them: say which type or module");
+impl Source {
+    /// # Errors
+    /// Where the text is no Rust.
+    pub(super) fn parse(text: String) -> Result<Self> {
+        let file = syn::parse_file(&text).context("reading it as Rust")?;
+        let mut functions = Functions::default();
+        functions.visit_file(&file);
+        let functions = functions.found.into_iter().map(|(path, range)| (path.join("::"), range)).collect();
+        Ok(Self { text, functions })
     }
-    Ok(range)
+
+    /// The text with the one place of `search` within the function `name` replaced.
+    ///
+    /// `name`: a function's name, with as much of what encloses it before it as makes it the only one of the file:
+    /// `sync`, `SyncState::sync`, `tests::sync`.
+    ///
+    /// # Errors
+    /// Where the function is not there exactly once, or the text is not in it exactly once.
+    pub(super) fn replaced(&self, name: &str, search: &str, replace: &str) -> Result<String> {
+        ensure!(!search.is_empty(), "there is nothing to search for");
+        ensure!(search != replace, "the replacement changes nothing");
+        let function = self.function(name)?;
+        let body = &self.text[function.clone()];
+        let mut places = body.match_indices(search);
+        let (place, _) = places.next().with_context(|| format!("the function {name} does not hold {search:?}"))?;
+        ensure!(places.next().is_none(), "the function {name} holds {search:?} more than once");
+        let (before, rest) = self.text.split_at(function.start + place);
+        Ok(format!("{before}{replace}{}", &rest[search.len()..]))
+    }
+
+    fn function(&self, name: &str) -> Result<Range<usize>> {
+        let behind_others = format!("::{name}");
+        let is_wanted = |path: &str| path == name || path.ends_with(&behind_others);
+        let mut found = self.functions.iter().filter(|(path, _)| is_wanted(path));
+        let Some((_, range)) = found.next() else { bail!("there is no function {name}") };
+        if let Some((path, _)) = found.next() {
+            bail!("there is more than one function {name}, {path} among them: say which type or module");
+        }
+        Ok(range.clone())
+    }
 }
 
 #[derive(Default)]

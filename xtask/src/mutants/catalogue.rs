@@ -1,15 +1,15 @@
 //! The catalogue: `xtask/mutants/*.toml`.
 
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     path::{Path, PathBuf},
 };
 
-use anyhow::{Context as _, Result, bail, ensure};
+use anyhow::{Context as _, Result, anyhow, bail, ensure};
 use serde::Deserialize;
 
-use super::{anchor, suite::SuiteCommand};
+use super::{anchor::Source, suite::SuiteCommand};
 
 #[cfg(test)]
 mod tests;
@@ -27,7 +27,7 @@ pub(super) struct Mutant {
     pub(super) breaks: String,
     /// From the root of the workspace.
     pub(super) file: PathBuf,
-    /// The function that holds `search` exactly once: see [`anchor::replaced`].
+    /// The function that holds `search` exactly once: see [`Source::replaced`].
     pub(super) function: String,
     pub(super) search: String,
     pub(super) replace: String,
@@ -47,13 +47,14 @@ struct File {
 impl Mutant {
     /// The content of its file with the mutant in it.
     pub(super) fn mutated(&self, root: &Path) -> Result<String> {
-        let path = root.join(&self.file);
-        let source = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
-        anchor::replaced(&source, &self.function, &self.search, &self.replace)
-            .with_context(|| self.file.display().to_string())
+        self.mutated_in(&read_source(root, &self.file)?)
     }
 
-    fn check(&self, root: &Path) -> Result<()> {
+    fn mutated_in(&self, source: &Source) -> Result<String> {
+        source.replaced(&self.function, &self.search, &self.replace).with_context(|| self.file.display().to_string())
+    }
+
+    fn check(&self, source: Result<&Source, &anyhow::Error>) -> Result<()> {
         let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
         ensure!(!self.name.is_empty() && self.name.bytes().all(is_plain), "a name has a-z, 0-9 and - only");
         ensure!(!self.breaks.trim().is_empty(), "`breaks` says nothing");
@@ -61,8 +62,15 @@ impl Mutant {
         for suite in &self.suites {
             SuiteCommand::parse(suite)?;
         }
-        self.mutated(root).map(drop)
+        let source = source.map_err(|error| anyhow!("{error:#}"))?;
+        self.mutated_in(source).map(drop)
     }
+}
+
+fn read_source(root: &Path, file: &Path) -> Result<Source> {
+    let path = root.join(file);
+    let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))?;
+    Source::parse(text).with_context(|| file.display().to_string())
 }
 
 /// All mutants, in the order of files and of places in them.
@@ -73,11 +81,14 @@ pub(super) fn load(root: &Path) -> Result<Vec<Mutant>> {
     let mutants = read(&root.join(DIRECTORY))?;
     let mut names = BTreeSet::new();
     let mut wrong = Vec::new();
+    // Each file is parsed once.
+    let mut sources = BTreeMap::new();
     for mutant in &mutants {
+        let source = sources.entry(&mutant.file).or_insert_with(|| read_source(root, &mutant.file));
         if !names.insert(&mutant.name) {
             wrong.push(format!("{}: another one has this name", mutant.name));
         }
-        if let Err(error) = mutant.check(root) {
+        if let Err(error) = mutant.check(source.as_ref()) {
             wrong.push(format!("{}: {error:#}", mutant.name));
         }
     }

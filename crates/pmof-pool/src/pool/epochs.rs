@@ -191,6 +191,11 @@ impl Epochs {
         self.run(&mut state, |driver| done(engine::acknowledge(driver, is_due, note_marked)))
     }
 
+    /// Whether a persist may be acknowledged; see the engine's.
+    pub(super) fn is_enough(&self, lacks_any: bool, is_acknowledged: bool) -> bool {
+        is_acknowledged || self.state.lock().known.is_enough(lacks_any, is_acknowledged)
+    }
+
     /// Runs a step of the engine on a state that the caller has locked.
     fn run<T>(&self, state: &mut State, step: impl FnOnce(&Locked<'_, &mut State>) -> T) -> T {
         step(&Locked { state: RefCell::new(state), epochs: self })

@@ -514,7 +514,7 @@ impl Session {
         let open = Rc::clone(&self.open.borrow());
         let reached = self.flush_in_sync(&open).await;
         let is_acknowledged = self.acknowledge(&open.members).await;
-        Self::is_persisted(&open, &reached, is_acknowledged).is_some()
+        self.is_persisted(&open, &reached, is_acknowledged).is_some()
     }
 
     async fn flush_in_sync(&self, open: &Open) -> Vec<Rc<Member>> {
@@ -550,6 +550,7 @@ impl Session {
 
     /// Those that have what was persisted, if it is so, and whether one lacks it.
     fn is_persisted<'m>(
+        &self,
         open: &Open,
         reached: &'m [Rc<Member>],
         is_acknowledged: bool,
@@ -557,12 +558,13 @@ impl Session {
         let has_it: Vec<_> = reached.iter().filter(|member| member.state().is_in_sync()).collect();
         let counted = open.members.iter().filter(|member| member.state().is_data_member()).count();
         let is_missed = has_it.len() < counted;
-        (!has_it.is_empty() && (!is_missed || is_acknowledged)).then_some((has_it, is_missed))
+        let is_enough = self.epochs.borrow().is_enough(is_missed, is_acknowledged);
+        (!has_it.is_empty() && is_enough).then_some((has_it, is_missed))
     }
 
     /// As `Open::receipt`.
     fn receipt(&self, open: &Open, reached: &[Rc<Member>], page: usize, value: u64, is_acknowledged: bool) {
-        let Some((has_it, is_missed)) = Self::is_persisted(open, reached, is_acknowledged) else {
+        let Some((has_it, is_missed)) = self.is_persisted(open, reached, is_acknowledged) else {
             self.world.borrow_mut().count(Fault::NotAcknowledged);
             return;
         };

@@ -384,7 +384,7 @@ impl World {
         }
     }
 
-    /// Whether a request to open a replica waits until its writer has the others that expose an older copy.
+    /// Whether a request to open a replica, or to begin an epoch there, waits until its writer has the others that expose an older copy.
     fn is_held_back(&self, index: usize) -> bool {
         let connection = &self.connections[index];
         let opens = |message: &Message| {
@@ -393,6 +393,8 @@ impl World {
                 Ok((_, Request::Open { access, .. })) => access == OpenFor::Write,
                 // Of an opening, and not of a return.
                 Ok((_, Request::TakeOver { silent_ms, .. })) => silent_ms != u64::MAX,
+                // Another may be gone since the replica was opened.
+                Ok((_, Request::Begin { .. })) => true,
                 _ => false,
             }
         };

@@ -40,7 +40,7 @@ pub(crate) async fn read_info<P: Place, F: Failure>(
     }
 }
 
-/// Opens a replica for reading, for what its target tells with it. The roster is `None` where it keeps none or cannot tell it now. A member that cannot be
+/// Opens a replica for reading, for what its target tells with it. The roster is `None` where it keeps none, or refuses to tell it. A member that cannot be
 /// opened is no help to the others, whatever its state says.
 async fn look_beside<P: Place, F: Failure>(
     exchange: &Exchange<P, F>,
@@ -53,7 +53,7 @@ async fn look_beside<P: Place, F: Failure>(
         Reply::Opened { enclosed, .. } => *enclosed,
         _ => Enclosed::default(),
     };
-    beside.roster = kept_roster(exchange, site, &mut beside).await;
+    beside.roster = kept_roster(exchange, site, &mut beside).await?;
     Ok(beside)
 }
 

@@ -90,6 +90,8 @@ pub(crate) struct Node {
     pub(crate) busy_times: u32,
     pub(crate) is_silent: bool,
     pub(crate) is_gone: bool,
+    /// Its connection ends when it is asked this.
+    pub(crate) ends_at: Option<&'static str>,
     pub(crate) refuses: Option<PoolRefusal>,
     /// It is of a release whose replies to an opening enclose nothing.
     pub(crate) is_older: bool,
@@ -149,6 +151,7 @@ pub(crate) fn net(count: u16) -> Net {
         busy_times: 0,
         is_silent: false,
         is_gone: false,
+        ends_at: None,
         refuses: None,
         is_older: false,
         is_absent: false,
@@ -219,6 +222,9 @@ impl Net {
                 let node = self.nodes.get_mut(&place).unwrap();
                 if node.is_silent {
                     return None;
+                }
+                if node.ends_at == Some(verb) {
+                    return Some(Err(Failed::Lost));
                 }
                 Some(node.reply(request, count).map(|reply| Answer::Reply(Box::new(reply))).map_err(Failed::Refused))
             }

@@ -37,16 +37,16 @@ pub(crate) async fn at_each<P: Place, F: Failure, T>(
     answers
 }
 
-/// The roster that a target keeps of the pool that is open there, unless that came `beside` another reply. `None`: it keeps none or cannot tell it now: one that
-/// is lost meanwhile is noticed when it is used.
+/// The roster that a target keeps of the pool that is open there, unless that came `beside` another reply. `None`: it keeps none, or refuses to tell it. Without the roster of a
+/// member that keeps one, a pool would be judged by its older members: a target that is lost meanwhile counts as one that did not answer.
 pub(crate) async fn kept_roster<P, F: Failure>(
     exchange: &Exchange<P, F>,
     site: SiteId,
     beside: &mut Enclosed,
-) -> Option<Roster> {
+) -> Result<Option<Roster>, Cause<F>> {
     match beside.roster.take() {
-        Some(roster) => Some(roster),
-        None => read_roster(exchange, site).await.ok().flatten(),
+        Some(roster) => Ok(Some(roster)),
+        None => read_roster(exchange, site).await,
     }
 }
 

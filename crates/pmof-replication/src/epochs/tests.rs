@@ -24,6 +24,8 @@ struct Members {
     told: RefCell<Vec<String>>,
     /// The member that fails when so many questions were asked.
     fails: Cell<Option<(usize, usize)>>,
+    /// Another that fails with it.
+    fails_too: Cell<Option<usize>>,
     names: Cell<u128>,
     current: Cell<Positions>,
     /// A keeper outside of the members.
@@ -51,6 +53,7 @@ fn members(count: usize) -> Members {
         states: (0..count).map(|_| MemberCell::new(MemberState::InSync)).collect(),
         told: RefCell::default(),
         fails: Cell::new(None),
+        fails_too: Cell::new(None),
         names: Cell::new(100),
         current: Cell::new(0),
         keeper: None,
@@ -96,8 +99,10 @@ impl Driver for Members {
         if let Some((left, position)) = self.fails.get() {
             self.fails.set((left > 0).then(|| (left - 1, position)));
             if left == 0 {
-                self.states[position].take(Event::Lost);
-                answered &= !(1 << position);
+                for position in [Some(position), self.fails_too.take()].into_iter().flatten() {
+                    self.states[position].take(Event::Lost);
+                    answered &= !(1 << position);
+                }
             }
         }
         answered
@@ -216,6 +221,38 @@ fn a_change_that_too_few_can_know_is_taken_back() {
     assert_eq!(done(change(&members, &Planned::Remove(1))), Changed::TooFew);
     assert_eq!(members.version(), before);
     assert!(!members.with(|epochs| epochs.membership.has_change()));
+}
+
+/// The one in sync is lost before it has the note: it opens the pool alone, and knows nothing of it.
+#[test]
+fn of_two_a_note_is_kept_by_all_that_are_in_sync() {
+    let members = members(2);
+    members.states[1].take(Event::Lost);
+    let states = [MemberState::InSync, MemberState::Behind(Link::Connected)].map(MemberCell::new);
+    let members = Members { states: states.into(), ..members };
+    assert!(done(begin(&members)));
+    let spare = RosterMember { role: Role::Spare, ..member(2) };
+    assert_eq!(done(set_uncounted(&members, 2, Some(spare.clone()))), Changed::Done);
+    members.fails.set(Some((0, 0)));
+    assert_eq!(done(set_uncounted(&members, 2, None)), Changed::Undecided, "{:?}", members.told());
+}
+
+/// The witness and the removed member are lost while the removal is confirmed: they can open the pool, and neither knows that the removal holds.
+#[test]
+fn nothing_is_acknowledged_while_a_removal_is_undecided() {
+    let members = members(3);
+    members.states[1].take(Event::Lost);
+    let witness = MemberCell::new(MemberState::InSync.of_witness());
+    let states = [MemberCell::new(MemberState::InSync), witness, MemberCell::new(MemberState::InSync)];
+    let members = Members { states: states.into(), ..members };
+    assert!(done(begin(&members)));
+    let is_enough = |lacks_any, is_acknowledged| members.with(|epochs| epochs.is_enough(lacks_any, is_acknowledged));
+    assert!(is_enough(false, false) && is_enough(true, true) && !is_enough(true, false));
+    members.fails.set(Some((2, 1)));
+    members.fails_too.set(Some(2));
+    assert_eq!(done(change(&members, &Planned::Remove(2))), Changed::Undecided, "{:?}", members.told());
+    assert!(!done(acknowledge(&members, || false, || {})));
+    assert!(!is_enough(false, false));
 }
 
 #[test]

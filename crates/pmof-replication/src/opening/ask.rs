@@ -497,7 +497,7 @@ async fn looked_into<P, F: Failure>(
     mut beside: Enclosed,
 ) -> Result<Looked, Cause<F>> {
     done(exchange, Action::Map { site, access, size_bytes }).await?;
-    let roster = kept_roster(exchange, site, &mut beside).await;
+    let roster = kept_roster(exchange, site, &mut beside).await?;
     let domain = match access {
         OpenFor::Read => None,
         OpenFor::Write => failure_domain(exchange, site, &mut beside).await,

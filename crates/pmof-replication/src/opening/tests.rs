@@ -62,6 +62,15 @@ fn what_an_older_target_does_not_tell_is_asked_for() {
 }
 
 #[test]
+fn one_that_is_lost_before_it_tells_its_roster_is_left_out() {
+    let mut net = net(3);
+    net.node("1").is_older = true;
+    net.node("1").ends_at = Some("Roster");
+    let outcome = net.open(terms(), OpenFor::Write, &["0", "1", "2"]);
+    assert_eq!(positions(&outcome.pool.unwrap()), [0, 2]);
+}
+
+#[test]
 fn finds_members_that_were_not_named() {
     let mut net = net(3);
     let outcome = net.open(terms(), OpenFor::Write, &["1"]);

@@ -59,6 +59,16 @@ fn an_older_target_is_asked_for_more() {
     assert_eq!(net.asked, ["0 connect", "0 Info", "0 Open", "0 Roster", "0 Close", "0 Domain"]);
 }
 
+/// As one that keeps no roster it would speak of the members that the pool was made with.
+#[test]
+fn one_that_is_lost_before_it_tells_its_roster_is_lost() {
+    let mut net = net(2);
+    net.node("0").is_older = true;
+    net.node("0").ends_at = Some("Roster");
+    assert_eq!(states(&survey(&mut net, &["0", "1"]).unwrap()), ["0: lost", "1: InSync"]);
+    assert!(survey(&mut net, &["0"]).is_err());
+}
+
 #[test]
 fn finds_members_that_were_not_named() {
     let mut net = net(3);

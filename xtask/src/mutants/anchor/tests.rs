@@ -29,6 +29,10 @@ mod tests {
 }
 "#;
 
+fn replaced(source: &str, name: &str, search: &str, replace: &str) -> Result<String> {
+    Source::parse(source.to_owned())?.replaced(name, search, replace)
+}
+
 fn error(name: &str, search: &str) -> String {
     format!("{:#}", replaced(SOURCE, name, search, "").unwrap_err())
 }
