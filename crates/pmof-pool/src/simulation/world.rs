@@ -393,8 +393,8 @@ impl World {
                 Ok((_, Request::Open { access, .. })) => access == OpenFor::Write,
                 // Of an opening, and not of a return.
                 Ok((_, Request::TakeOver { silent_ms, .. })) => silent_ms != u64::MAX,
-                // Another may be gone since the replica was opened.
-                Ok((_, Request::Begin { .. })) => true,
+                // Another may be gone since the replica was opened. Of a writer that is gone the epoch is only announced.
+                Ok((_, Request::Begin { .. })) => connection.is_open_here,
                 _ => false,
             }
         };
