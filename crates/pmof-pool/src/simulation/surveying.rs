@@ -44,13 +44,14 @@ struct Before {
     committed: Pages,
     /// Of the newest roster that was in force.
     roster: (u64, u64),
-    /// How often a file was put back to an older copy, which a look may meet alone.
-    restored_times: u64,
+    /// How often a file was put back to an older copy, which a look may meet alone; `None`: one is such a copy.
+    restored_times: Option<u64>,
 }
 
 impl Before {
     fn of(world: &World) -> Self {
-        let restored_times = world.targets.iter().map(|target| target.restored_times).sum();
+        let is_restored = world.targets.iter().any(|target| target.restored.is_some());
+        let restored_times = (!is_restored).then(|| world.targets.iter().map(|target| target.restored_times).sum());
         Self { committed: world.truth.committed(), roster: world.truth.roster_in_force(), restored_times }
     }
 
@@ -60,8 +61,7 @@ impl Before {
         if roster < self.roster {
             world.truth.violate(|| format!("a look finds roster {roster:?}; {:?} was in force", self.roster));
         }
-        let is_restored = world.targets.iter().any(|target| target.restored.is_some());
-        if is_restored || Self::of(world).restored_times != self.restored_times {
+        if self.restored_times.is_none() || Self::of(world).restored_times != self.restored_times {
             return;
         }
         for target in in_sync(world, surveyed) {
