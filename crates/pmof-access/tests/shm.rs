@@ -745,14 +745,13 @@ fn many_connections_come_and_go() {
     assert!(open_descriptors() < joined_before + 200);
 }
 
-#[cfg(feature = "device-tests")]
 fn path_of(name: &str) -> Option<std::path::PathBuf> {
     std::env::var_os(name).map(Into::into)
 }
 
 /// Real persistent memory, where the machine has some.
-#[cfg(feature = "device-tests")]
 #[test]
+#[ignore = "needs persistent memory, as `cargo xtask vm test --only devices` brings it"]
 fn persistent_memory_is_written_back_by_the_initiator() {
     let mut tried = 0;
     for (name, is_file) in [("PMOF_DEVDAX", false), ("PMOF_FSDAX", true)] {

@@ -15,6 +15,7 @@ const NEEDS: &[(&str, &str)] = &[
     ("mke2fs", "e2fsprogs"),
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("setpriv", "util-linux"),
+    ("strip", "binutils"),
     ("tar", "tar"),
     ("unshare", "util-linux"),
     ("xz", "xz-utils"),

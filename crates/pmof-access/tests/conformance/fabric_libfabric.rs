@@ -52,7 +52,6 @@ fn forge(descriptor: &mut Descriptor) {
 }
 
 /// One end of the test bed's wire.
-#[cfg(feature = "device-tests")]
 fn end(name: &str) -> std::net::IpAddr {
     let text = std::env::var(name)
         .unwrap_or_else(|_| panic!("{name} names no end of a wire; run this in the test bed's machine"));
@@ -73,7 +72,6 @@ macro_rules! loopback {
 }
 
 /// Endpoints of devices at the two ends of a wire.
-#[cfg(feature = "device-tests")]
 macro_rules! wire {
     ($provider:ident) => {
         fn peer(&self) -> Peer {
@@ -159,7 +157,6 @@ provider! {
 }
 
 // The layer `ofi_rxm` takes many MiB of each endpoint.
-#[cfg(feature = "device-tests")]
 provider! { FabricVerbs: Verbs at wire 8, FabricVerbsMsg: VerbsConnected at wire 64 }
 
 /// Other errors than those that a missing library or provider gives.
@@ -465,7 +462,6 @@ fn a_write_that_is_under_way_outlives_its_region() {
 }
 
 /// Runs without `FI_MR_CACHE_MAX_COUNT=0`: what the provider keeps registered nobody could take away from a peer.
-#[cfg(feature = "device-tests")]
 #[test]
 fn with_a_cache_verbs_is_refused() {
     let error = Peer::open_at(Transport::Fabric(FabricProvider::VerbsConnected), end("PMOF_WIRE_A"));
@@ -474,7 +470,6 @@ fn with_a_cache_verbs_is_refused() {
 }
 
 /// Runs without `FI_UNIVERSE_SIZE=32`: soft-RoCE has no queue for 256 peers.
-#[cfg(feature = "device-tests")]
 #[test]
 fn with_many_peers_a_queue_is_too_long() {
     let fabric = FabricVerbs::new();
@@ -491,7 +486,6 @@ fn with_many_peers_a_queue_is_too_long() {
 }
 
 /// Runs without `FI_OFI_RXM_USE_SRX=1`.
-#[cfg(feature = "device-tests")]
 #[test]
 fn with_receives_of_its_own_rxm_is_refused() {
     let error = Peer::open_at(Transport::Fabric(FabricProvider::Verbs), end("PMOF_WIRE_A"));
@@ -500,7 +494,6 @@ fn with_receives_of_its_own_rxm_is_refused() {
 }
 
 /// A device serves its own addresses: a peer of another one says so.
-#[cfg(feature = "device-tests")]
 #[test]
 fn on_the_wire_another_device_is_named() {
     let target = Peer::open(Transport::Fabric(FabricProvider::VerbsConnected)).unwrap();

@@ -1,4 +1,4 @@
-//! The conformance suite over libfabric's providers tcp and net, and with the feature `device-tests` verbs. Skipped, with the reason,
+//! The conformance suite over libfabric's providers tcp and net, and over verbs where there are RDMA devices. Skipped, with the reason,
 //! where the library is not installed.
 
 mod completions;
@@ -20,8 +20,7 @@ mod transfers;
 
 suite::suite!([fabric_tcp: FabricTcp, fabric_net: FabricNet, fabric_tcp_msg: FabricTcpMsg]);
 
-/// Where there are RDMA devices: `cargo xtask vm test` brings some.
-#[cfg(feature = "device-tests")]
+/// These need RDMA devices: `cargo xtask vm test` brings some.
 mod on_devices {
     crate::suite::suite!([fabric_verbs: FabricVerbs, fabric_verbs_msg: FabricVerbsMsg]);
 }

@@ -1,6 +1,6 @@
 //! The conformance suite on real RDMA devices: over the wire between the addresses `PMOF_WIRE_A` and `PMOF_WIRE_B`.
 //!
-//! Built with the feature `device-tests` alone, and run where there are devices: `cargo xtask vm test` brings some.
+//! Run where there are devices: `cargo xtask vm test` brings some.
 
 mod completions;
 mod connecting;
