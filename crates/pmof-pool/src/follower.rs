@@ -23,6 +23,8 @@
 
 use pmof_control::{CHANGE_SET_HEADER_BYTES, CONSISTENCY_POINT_BYTES, ChangeSetHeader, ConsistencyPoint};
 
+use pmof_replication::following::{Entry, Replica};
+
 use self::body::{checksum, each_write, in_memory};
 use crate::pages::PageMap;
 
@@ -32,9 +34,11 @@ mod points;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use change_set::{ChangeSet, TooLong};
+pub(crate) use change_set::ChangeSet;
+use change_set::TooLong;
 pub(crate) use points::{
-    AtPoint, Kept, PointReadError, Points, RollBackError, is_same, kept_points, points_area_bytes, points_space_of_all,
+    AtPoint, Kept, PointReadError, Points, RollBackError, find_point, kept_points, points_area_bytes,
+    points_space_of_all,
 };
 
 const STAGED: u64 = 0;
@@ -217,7 +221,7 @@ impl<M: FollowerMemory> Follower<M> {
         } else if staged == applied.wrapping_add(1) {
             if let Some(header) = follower.staged_header(staged)? {
                 follower.save_old(header, None)?;
-                follower.apply(header, None)?;
+                follower.apply_body(header, None)?;
                 follower.applied = Some(staged);
             }
         }
@@ -280,104 +284,13 @@ impl<M: FollowerMemory> Follower<M> {
         self.applied
     }
 
-    /// Whether the data is that of a point, known or not. Else it is of no use to anybody yet, and may be written as it comes.
-    pub(crate) fn is_at_point(&self) -> bool {
-        self.applied().is_some_and(|applied| applied > 0)
-    }
-
-    /// Writes to the data of a member that is at no point: what the first change set finds there.
-    pub(crate) fn write_unstaged(&self, offset: u64, bytes: &[u8]) -> Result<(), M::Error> {
-        assert!(!self.is_at_point(), "the member would be at a point no more");
-        self.memory.write_data(offset, bytes)
-    }
-
-    /// Has what was written to the data be durable.
-    pub(crate) fn flush_unstaged(&self) -> Result<(), M::Error> {
-        self.memory.flush_data()
-    }
-
-    /// The point that the data is at, if it is known.
-    pub(crate) fn point(&self) -> Option<&ConsistencyPoint> {
-        self.point.as_ref()
-    }
-
-    /// How far its writer was when it was heard last.
-    pub(crate) fn heard(&self) -> Option<&ConsistencyPoint> {
-        self.heard.as_ref()
-    }
-
     pub(crate) fn memory(&self) -> &M {
         &self.memory
-    }
-
-    /// Whether it keeps points that have names.
-    pub(crate) fn keeps_points(&self) -> bool {
-        self.points.is_some()
     }
 
     /// What happened to points since it was asked last.
     pub(crate) fn take_news(&mut self) -> Vec<PointNews<M::Error>> {
         std::mem::take(&mut self.news)
-    }
-
-    /// Has the member be at the point that a change set leads to: stages it durably, and applies it. The number of `point` is that of the change set, whatever
-    /// it was.
-    pub(crate) fn commit(&mut self, mut set: ChangeSet, point: &ConsistencyPoint) -> Result<(), M::Error> {
-        let staged = self.stage(&mut set, point)?;
-        self.apply_staged(&set, staged)
-    }
-
-    /// Writes a change set and its point to the staging area, durably. It does not count yet.
-    fn stage(
-        &mut self,
-        set: &mut ChangeSet,
-        point: &ConsistencyPoint,
-    ) -> Result<(ChangeSetHeader, ConsistencyPoint), M::Error> {
-        let point = self.numbered(point);
-        let number = point.number;
-        if !self.is_at_point() {
-            self.memory.flush_data()?;
-        }
-        let header = ChangeSetHeader { number, body_bytes: set.body_bytes(), body_crc: self.finish(set)? };
-        self.memory.write_staging(FRAME, &header.to_bytes())?;
-        self.memory.write_staging(point_at(POINTS, number), &point.to_bytes())?;
-        self.memory.flush_staging()?;
-        Ok((header, point))
-    }
-
-    /// Has the member be at the point of what was staged. From its first step on whoever opens the member does that, if this does not.
-    fn apply_staged(
-        &mut self,
-        set: &ChangeSet,
-        (header, point): (ChangeSetHeader, ConsistencyPoint),
-    ) -> Result<(), M::Error> {
-        let number = point.number;
-        self.set(STAGED, number)?;
-        self.save_old(header, set.kept())?;
-        self.apply(header, set.kept())?;
-        self.keep_point(&point)?;
-        (self.applied, self.next, self.point) = (Some(number), number + 1, Some(point));
-        Ok(())
-    }
-
-    /// Has the data and the staging area both know the pool's mark, which only grows: of what is done from now on an older copy of either is told.
-    pub(crate) fn date_copies(&mut self, mark: u64) -> Result<(), M::Error> {
-        if mark <= self.mark {
-            return Ok(());
-        }
-        // A writer before may have died before any other member had the mark that it told the data.
-        let mark = mark.max(self.telling);
-        self.set(TELLING, mark)?;
-        self.memory.mark_data(mark)?;
-        // Durable with whatever comes next: until then the one before is taken, too.
-        self.memory.set_staging(TOLD, mark)?;
-        self.mark = mark;
-        Ok(())
-    }
-
-    /// A point with the number of the next change set.
-    pub(crate) fn numbered(&self, point: &ConsistencyPoint) -> ConsistencyPoint {
-        ConsistencyPoint { number: self.next, ..point.clone() }
     }
 
     /// Saves what a change set that is staged will overwrite, as far as the points that are kept need it.
@@ -427,7 +340,8 @@ impl<M: FollowerMemory> Follower<M> {
         }
         self.hear_own_point().map_err(PointReadError::Memory)?;
         let staged = self.stage(&mut set, view.point()).map_err(PointReadError::Memory)?;
-        self.apply_staged(&set, staged).map_err(RollBackError::Interrupted)?;
+        self.flush_staged().map_err(PointReadError::Memory)?;
+        self.apply(&set, staged).map_err(RollBackError::Interrupted)?;
         Ok(changed_bytes)
     }
 
@@ -441,18 +355,8 @@ impl<M: FollowerMemory> Follower<M> {
         }
     }
 
-    /// Notes how far the writer is, for whoever goes on without it.
-    pub(crate) fn hear(&mut self, far: &ConsistencyPoint) -> Result<(), M::Error> {
-        let number = self.heard.as_ref().map_or(0, |heard| heard.number) + 1;
-        let heard = ConsistencyPoint { number, ..far.clone() };
-        self.memory.write_staging(point_at(HEARD, number), &heard.to_bytes())?;
-        self.memory.flush_staging()?;
-        self.heard = Some(heard);
-        Ok(())
-    }
-
     /// Applies the change set that is staged. `kept`: its body, else it is read.
-    fn apply(&self, header: ChangeSetHeader, kept: Option<&[u8]>) -> Result<(), M::Error> {
+    fn apply_body(&self, header: ChangeSetHeader, kept: Option<&[u8]>) -> Result<(), M::Error> {
         let write = |offset: u64, _, bytes: &[u8]| self.memory.write_data(offset, bytes);
         let sizes = (header.body_bytes, self.data_bytes);
         match kept {
@@ -478,6 +382,103 @@ impl<M: FollowerMemory> Follower<M> {
     fn set(&self, field: u64, number: u64) -> Result<(), M::Error> {
         self.memory.set_staging(field, number)?;
         self.memory.flush_staging()
+    }
+}
+
+impl<M: FollowerMemory> Replica for Follower<M> {
+    type Failure = M::Error;
+    type ChangeSet = ChangeSet;
+    type Staged = (ChangeSetHeader, ConsistencyPoint);
+
+    fn point(&self) -> Option<&ConsistencyPoint> {
+        self.point.as_ref()
+    }
+
+    fn heard(&self) -> Option<&ConsistencyPoint> {
+        self.heard.as_ref()
+    }
+
+    fn is_at_point(&self) -> bool {
+        self.applied().is_some_and(|applied| applied > 0)
+    }
+
+    fn keeps_points(&self) -> bool {
+        self.points.is_some()
+    }
+
+    fn numbered(&self, point: &ConsistencyPoint) -> ConsistencyPoint {
+        ConsistencyPoint { number: self.next, ..point.clone() }
+    }
+
+    fn write_unstaged(&self, offset: u64, bytes: &[u8]) -> Result<(), M::Error> {
+        assert!(!self.is_at_point(), "the member would be at a point no more");
+        self.memory.write_data(offset, bytes)
+    }
+
+    fn flush_unstaged(&self) -> Result<(), M::Error> {
+        self.memory.flush_data()
+    }
+
+    fn put(&self, set: &mut ChangeSet, offset: u64, bytes: &[u8]) -> Result<bool, M::Error> {
+        self.put_pages(set, offset, bytes)
+    }
+
+    fn add_all(&self, set: &mut ChangeSet, entries: &[Entry]) -> Result<bool, M::Error> {
+        let has_room = self.has_room(set, entries.iter().map(|entry| entry.bytes.len() as u64));
+        for entry in entries.iter().filter(|_| has_room) {
+            let added = self.add(set, entry.offset, &entry.bytes)?;
+            debug_assert_eq!(added, Ok(()));
+        }
+        Ok(has_room)
+    }
+
+    fn date_copies(&mut self, mark: u64) -> Result<(), M::Error> {
+        if mark <= self.mark {
+            return Ok(());
+        }
+        // A writer before may have died before any other member had the mark that it told the data.
+        let mark = mark.max(self.telling);
+        self.set(TELLING, mark)?;
+        self.memory.mark_data(mark)?;
+        // Durable with whatever comes next: until then the one before is taken, too.
+        self.memory.set_staging(TOLD, mark)?;
+        self.mark = mark;
+        Ok(())
+    }
+
+    fn stage(&mut self, set: &mut ChangeSet, point: &ConsistencyPoint) -> Result<Self::Staged, M::Error> {
+        let point = self.numbered(point);
+        let number = point.number;
+        if !self.is_at_point() {
+            self.memory.flush_data()?;
+        }
+        let header = ChangeSetHeader { number, body_bytes: set.body_bytes(), body_crc: self.finish(set)? };
+        self.memory.write_staging(FRAME, &header.to_bytes())?;
+        self.memory.write_staging(point_at(POINTS, number), &point.to_bytes())?;
+        Ok((header, point))
+    }
+
+    fn flush_staged(&self) -> Result<(), M::Error> {
+        self.memory.flush_staging()
+    }
+
+    fn apply(&mut self, set: &ChangeSet, (header, point): Self::Staged) -> Result<(), M::Error> {
+        let number = point.number;
+        self.set(STAGED, number)?;
+        self.save_old(header, set.kept())?;
+        self.apply_body(header, set.kept())?;
+        self.keep_point(&point)?;
+        (self.applied, self.next, self.point) = (Some(number), number + 1, Some(point));
+        Ok(())
+    }
+
+    fn hear(&mut self, far: &ConsistencyPoint) -> Result<(), M::Error> {
+        let number = self.heard.as_ref().map_or(0, |heard| heard.number) + 1;
+        let heard = ConsistencyPoint { number, ..far.clone() };
+        self.memory.write_staging(point_at(HEARD, number), &heard.to_bytes())?;
+        self.memory.flush_staging()?;
+        self.heard = Some(heard);
+        Ok(())
     }
 }
 

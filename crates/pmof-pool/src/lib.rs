@@ -11,7 +11,6 @@ mod follower;
 mod intent;
 mod list;
 mod member;
-mod outbox;
 mod peers;
 mod place;
 mod pool;
@@ -38,8 +37,8 @@ pub use domain::ReplicaDomain;
 pub use error::{PlaceError, PoolError, ReplicaError};
 pub use list::{LIST_MAX_NAMES, ListedPool, describe_pools, list_pools, target_status};
 pub use member::Atomicity;
-pub use outbox::AtLagBound;
 pub use place::ReplicaPlace;
+pub use pmof_replication::following::AtLagBound;
 pub use pool::{
     Acknowledge, AsynchronousState, AsynchronousStatus, ChangeError, Differing, Event, Events, FormerMember,
     FormerState, KeptPointStatus, Lane, MemberPoints, MemberState, MemberStatus, Pending, Pool, PoolMembers,

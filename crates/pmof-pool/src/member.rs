@@ -5,6 +5,8 @@ use std::{fmt, ops::Range, sync::Arc, time::Duration};
 use pmof_access::{Durability, Flushed, Memory, Ticket};
 use pmof_pool_set::Contents;
 use pmof_replication::member_state::MemberState;
+pub use pmof_replication::written::Atomicity;
+pub(crate) use pmof_replication::written::{Extent, Written, hull};
 
 use crate::{PoolError, ReplicaError, ReplicaReceipt};
 
@@ -49,51 +51,6 @@ pub(crate) use local::LocalMember;
 pub(crate) use remote::{RELAXED_BYTES, RemoteMember, Writing};
 pub(crate) use standing::Standing;
 pub(crate) use witness::WitnessMember;
-
-/// What a crash may leave of a write that was not acknowledged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Atomicity {
-    /// Aligned words of 8 bytes are old or new, however long the write is.
-    Words,
-    /// The same of writes of at most 4096 bytes; any bytes of longer ones. Takes less of the target's CPU, and none over RDMA.
-    #[default]
-    Relaxed,
-}
-
-/// A range of a pool: its first byte, and the one behind its last.
-pub(crate) type Extent = (u64, u64);
-
-/// The least extent that has both in it.
-pub(crate) fn hull((first, last): Extent, (begin, end): Extent) -> Extent {
-    (first.min(begin), last.max(end))
-}
-
-/// What a lane has written and not flushed, by the two ways that writes take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Written {
-    pub(crate) relaxed: Option<Extent>,
-    pub(crate) words: Option<Extent>,
-}
-
-impl Written {
-    pub(crate) fn add(&mut self, atomicity: Atomicity, (begin, end): Extent) {
-        let written = match atomicity {
-            Atomicity::Words => &mut self.words,
-            Atomicity::Relaxed => &mut self.relaxed,
-        };
-        *written = Some(written.map_or((begin, end), |before| hull(before, (begin, end))));
-    }
-
-    pub(crate) fn with(mut self, other: Self) -> Self {
-        other.relaxed.inspect(|extent| self.add(Atomicity::Relaxed, *extent));
-        other.words.inspect(|extent| self.add(Atomicity::Words, *extent));
-        self
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        *self == Self::default()
-    }
-}
 
 /// One write, inside of the pool's data.
 #[derive(Clone, Copy, Debug)]

@@ -77,8 +77,6 @@ pub use acknowledge::Acknowledge;
 pub use changes::ChangeError;
 pub use compare::Differing;
 pub use events::{Event, Events};
-#[cfg(test)]
-pub(crate) use followers::LeftAt;
 pub use followers::{AsynchronousState, AsynchronousStatus};
 pub use lane::Lane;
 pub use members::{MemberState, MemberStatus, PoolMembers};

@@ -6,7 +6,7 @@ use pmof_replication::place;
 
 pub(crate) use pmof_replication::{
     place::{Place, made, noted},
-    roster::{free_index, settled_behind},
+    roster::free_index,
 };
 
 use crate::{PoolUrl, TargetUrl};

@@ -41,6 +41,7 @@ mod returning;
 mod scrubbing;
 mod serving;
 mod session;
+mod site;
 mod surveying;
 mod target;
 mod tasks;
@@ -51,6 +52,9 @@ mod world;
 
 /// Steps within which a pool without faults is whole again.
 const FAULTLESS_STEPS: u64 = 20_000;
+
+/// Steps in which a former writer lives on behind a promotion.
+const FORMER_STEPS: u64 = 300;
 
 /// In one of so many steps a bit of a state page flips, in runs that have such rot.
 const STATE_ROT_RATE: usize = 30;
@@ -126,7 +130,8 @@ fn run_all(seed: u64, (world, tasks): (&Shared, &Rc<Tasks>), plan: Plan, chaos_s
     }
     let chaos_steps = world.borrow().step;
     if world.borrow().truth.violation.is_none() {
-        for writer in 0..plan.writers {
+        let former = plan.has_former_writer.then_some(0);
+        for writer in (0..plan.writers).filter(|writer| Some(*writer) != former) {
             crash(world, tasks, writer);
         }
         tasks.kill(world.borrow().looker());
@@ -134,9 +139,22 @@ fn run_all(seed: u64, (world, tasks): (&Shared, &Rc<Tasks>), plan: Plan, chaos_s
         if plan.ends_with_promotion {
             promoting::promote(&mut world.borrow_mut());
         }
+        if let Some(former) = former {
+            live_on(world, tasks, former);
+        }
         come_to_rest(world, tasks, plan.writers);
     }
     chaos_steps
+}
+
+/// A former writer does not know that the asynchronous member was promoted.
+fn live_on(world: &Shared, tasks: &Tasks, former: usize) {
+    tasks.resume(former);
+    let until = world.borrow().step + FORMER_STEPS;
+    while world.borrow().step < until && world.borrow().truth.violation.is_none() {
+        step(world, tasks);
+    }
+    crash(world, tasks, former);
 }
 
 fn step(world: &Shared, tasks: &Tasks) {
@@ -147,7 +165,7 @@ fn step(world: &Shared, tasks: &Tasks) {
         world.advance_keeper();
         world.random.below(64)
     };
-    tasks.poll(first, |writer| following::set_clock(world.borrow().passed_ms(writer)));
+    tasks.poll(first);
 }
 
 fn fail_something(world: &Shared, tasks: &Rc<Tasks>, writer_count: usize) {

@@ -12,6 +12,7 @@ pub mod catch_up;
 pub mod domain;
 pub mod electorate;
 pub mod epochs;
+pub mod following;
 pub mod keeper;
 pub mod lineage;
 pub mod member_state;
@@ -22,10 +23,12 @@ pub mod older_pages;
 pub mod opening;
 pub mod pages;
 pub mod place;
+pub mod promotion;
 pub mod returning;
 pub mod roster;
 pub mod survey;
 pub mod view;
+pub mod written;
 
 /// The atomics of the modules whose interleavings `tests/shuttle` explores, which puts shuttle's in their place.
 mod sync {

@@ -9,13 +9,12 @@ use super::{
     body::{PIECE_BYTES, checksum, in_memory},
     staged_body,
 };
-use crate::outbox::Entry;
 
 /// Bytes of a change set that are kept in memory until it is applied; of a longer one all are read again.
 const KEPT_BYTES: usize = 8 << 20;
 
 /// A change set that is being written to the staging area.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ChangeSet {
     /// Bytes of the body so far.
     body_bytes: u64,
@@ -43,10 +42,18 @@ struct Placed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooLong;
 
+/// One without any write.
+impl Default for ChangeSet {
+    fn default() -> Self {
+        let (unwritten, pages) = (Vec::new(), BTreeMap::new());
+        Self { body_bytes: 0, crc: 0, is_rewritten: false, unwritten, kept: Some(Vec::new()), pages }
+    }
+}
+
 impl ChangeSet {
     /// A change set without any write.
     pub(crate) fn new() -> Self {
-        Self { kept: Some(Vec::new()), ..Self::default() }
+        Self::default()
     }
 
     pub(super) fn body_bytes(&self) -> u64 {
@@ -93,7 +100,7 @@ impl ChangeSet {
 
 impl<M: FollowerMemory> Follower<M> {
     /// Adds a write to a change set, behind those before. The outer error is the memory's.
-    pub(crate) fn add(&self, set: &mut ChangeSet, offset: u64, bytes: &[u8]) -> Result<Result<(), TooLong>, M::Error> {
+    pub(super) fn add(&self, set: &mut ChangeSet, offset: u64, bytes: &[u8]) -> Result<Result<(), TooLong>, M::Error> {
         assert!(
             offset.checked_add(bytes.len() as u64).is_some_and(|end| end <= self.data_bytes),
             "a write lies beyond the member's data"
@@ -110,35 +117,25 @@ impl<M: FollowerMemory> Follower<M> {
         Ok(Ok(()))
     }
 
-    /// Puts pages into a change set to which no write was added yet, in the place of those that are in it already. The outer error is the memory's.
-    pub(crate) fn put(&self, set: &mut ChangeSet, offset: u64, bytes: &[u8]) -> Result<Result<(), TooLong>, M::Error> {
+    /// Puts pages into a change set, as `Replica::put` does.
+    pub(super) fn put_pages(&self, set: &mut ChangeSet, offset: u64, bytes: &[u8]) -> Result<bool, M::Error> {
         for (part, at) in set.parts(&(offset..offset + bytes.len() as u64)) {
             let of_part = &bytes[(part.start - offset) as usize..(part.end - offset) as usize];
             if let Some(at) = at {
                 self.rewrite(set, at, of_part)?;
                 continue;
             }
-            if let Err(too_long) = self.add(set, part.start, of_part)? {
-                return Ok(Err(too_long));
+            if self.add(set, part.start, of_part)?.is_err() {
+                return Ok(false);
             }
             let len_bytes = part.end - part.start;
             set.pages.insert(part.start, Placed { len_bytes, at: set.body_bytes - len_bytes });
         }
-        Ok(Ok(()))
-    }
-
-    /// Adds all of these to a change set. False: they do not fit, and none was added.
-    pub(crate) fn add_all(&self, set: &mut ChangeSet, entries: &[Entry]) -> Result<bool, M::Error> {
-        let has_room = self.has_room(set, entries.iter().map(|entry| entry.bytes.len() as u64));
-        for entry in entries.iter().filter(|_| has_room) {
-            let added = self.add(set, entry.offset, &entry.bytes)?;
-            debug_assert_eq!(added, Ok(()));
-        }
-        Ok(has_room)
+        Ok(true)
     }
 
     /// Whether writes of these lengths fit into a change set.
-    fn has_room(&self, set: &ChangeSet, lens_bytes: impl IntoIterator<Item = u64>) -> bool {
+    pub(super) fn has_room(&self, set: &ChangeSet, lens_bytes: impl IntoIterator<Item = u64>) -> bool {
         let more = lens_bytes.into_iter().map(|len_bytes| CHANGE_HEADER_BYTES as u64 + len_bytes).sum::<u64>();
         set.body_bytes + more <= self.capacity_bytes
     }

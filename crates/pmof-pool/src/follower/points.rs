@@ -21,6 +21,8 @@ use pmof_control::{
     KeptPoint, POINT_INDEX_HEAD_BYTES, POINT_INDEX_MAX_BYTES, PointIndex, PointIndexHead,
 };
 
+use pmof_replication::following::is_same;
+
 use super::{
     AREA, FollowerBytes, FollowerMemory,
     body::{PIECE_BYTES, checksum, each_write},
@@ -93,12 +95,6 @@ impl<E> From<PointReadError<E>> for RollBackError<E> {
     }
 }
 
-/// Whether two points are the same but for their numbers, which are those of change sets.
-pub(crate) fn is_same(one: &ConsistencyPoint, other: &ConsistencyPoint) -> bool {
-    let of_writer = |point: &ConsistencyPoint| ConsistencyPoint { number: 0, ..point.clone() }.to_bytes();
-    of_writer(one) == of_writer(other)
-}
-
 /// The points that a member keeps.
 pub(crate) fn kept_points<M: FollowerBytes>(memory: &M) -> Result<Kept, M::Error> {
     // First: a writer saves what the data is to lose before it applies more.
@@ -117,6 +113,13 @@ pub(crate) fn kept_points<M: FollowerBytes>(memory: &M) -> Result<Kept, M::Error
     let is_whole = area == seen.area && end - begin <= log_bytes_of(area_bytes);
     let is_complete = index.points.is_empty() || last >= seen.applied;
     Ok(if is_whole && is_complete { Kept::Points(index) } else { Kept::Damaged })
+}
+
+/// The newest point of that name, else the one of that number.
+pub(crate) fn find_point<'i>(index: &'i PointIndex, wanted: &str) -> Option<&'i KeptPoint> {
+    let number = wanted.parse::<u64>().ok();
+    let named = index.points.iter().rev().find(|kept| kept.point.name == wanted);
+    named.or_else(|| index.points.iter().find(|kept| Some(kept.point.number) == number))
 }
 
 /// The head of the index that counts, its slot first.

@@ -4,6 +4,7 @@ use std::{
 };
 
 use pmof_mem::{Durability, Medium, MediumKind, MemError, Memory, ShadowMedium, shadow::for_each_crash_point};
+use pmof_replication::following::{ShippedRules, commit};
 use proptest::prelude::*;
 
 use super::*;
@@ -181,7 +182,7 @@ impl Sets {
         for (offset, bytes) in &self.writes[number as usize - 1] {
             assert_eq!(follower.add(&mut set, *offset, bytes)?, Ok(()));
         }
-        follower.commit(set, &point(number))
+        commit(&ShippedRules, follower, set, &point(number))
     }
 }
 
@@ -419,7 +420,7 @@ fn what_is_copied_to_a_member_at_no_point_is_there_when_it_is_at_one() {
         let mut set = ChangeSet::new();
         assert_eq!(follower.add(&mut set, 20, &[9; 10]).unwrap(), Ok(()));
         expected[20..30].fill(9);
-        follower.commit(set, &point(1)).unwrap();
+        commit(&ShippedRules, &mut follower, set, &point(1)).unwrap();
         medium.mark(1);
         let initial = vec![0; SMALL_BYTES as usize];
         let coverage = for_each_crash_point::<MemError>(kind, &initial, &medium.trace(), 200, |crash| {
@@ -443,7 +444,7 @@ fn a_change_set_longer_than_the_staging_area_is_none() {
     assert_eq!(follower.add(&mut set, 0, &[1; 16]).unwrap(), Ok(()));
     assert_eq!(follower.add(&mut set, 16, &[2; 17]).unwrap(), Err(TooLong));
     // What was too long is no part of it.
-    follower.commit(set, &point(7)).unwrap();
+    commit(&ShippedRules, &mut follower, set, &point(7)).unwrap();
     assert_eq!(data_of(&medium)[..20], [&[1; 16][..], &[0; 4]].concat());
     assert_eq!(open(&medium, Durability::Visible).point().map(|point| point.number), Some(1));
 }
@@ -457,7 +458,7 @@ fn a_damaged_member_is_at_no_point_until_the_next_change_set() {
         medium.atomic_store(DATA.end + APPLIED, applied).unwrap();
         let mut follower = open(&medium, Durability::Visible);
         assert_eq!((follower.applied(), follower.point()), (None, None));
-        follower.commit(ChangeSet::new(), &point(0)).unwrap();
+        commit(&ShippedRules, &mut follower, ChangeSet::new(), &point(0)).unwrap();
         let next = Some(staged.max(applied) + 1);
         assert_eq!((follower.applied(), open(&medium, Durability::Visible).applied()), (next, next));
     }
@@ -488,7 +489,7 @@ fn what_is_staged_and_not_whole_is_not_applied() {
 fn the_writer_is_heard_beyond_the_point() {
     let medium = Memory::anonymous(SMALL_BYTES).unwrap();
     let mut follower = open(&medium, Durability::Visible);
-    follower.commit(ChangeSet::new(), &point(1)).unwrap();
+    commit(&ShippedRules, &mut follower, ChangeSet::new(), &point(1)).unwrap();
     for written_bytes in [300, 700, 900] {
         follower.hear(&ConsistencyPoint { written_bytes, ..point(0) }).unwrap();
         let again = open(&medium, Durability::Visible);
@@ -528,7 +529,7 @@ proptest! {
             follower.memory().set_staging(STAGED, 1).unwrap();
             prop_assert_eq!(open().applied(), Some(1));
         } else {
-            follower.commit(set, &point(1)).unwrap();
+            commit(&ShippedRules, &mut follower, set, &point(1)).unwrap();
         }
         let mut found = vec![0; size_bytes as usize];
         medium.read(0, &mut found).unwrap();
@@ -550,12 +551,12 @@ proptest! {
             Follower::open(memory, staging, size_bytes, NO_POINTS).unwrap()
         };
         let mut follower = open();
-        follower.commit(ChangeSet::new(), &point(1)).unwrap();
+        commit(&ShippedRules, &mut follower, ChangeSet::new(), &point(1)).unwrap();
         let (mut set, mut expected) = (ChangeSet::new(), vec![0; size_bytes as usize]);
         for (first, count, byte) in pages.iter().chain(&pages) {
             let (offset, byte) = (first * PAGE, byte.wrapping_add((*first % 7) as u8));
             let bytes = vec![byte; (count * PAGE) as usize];
-            prop_assert_eq!(follower.put(&mut set, offset, &bytes).unwrap(), Ok(()));
+            prop_assert!(follower.put(&mut set, offset, &bytes).unwrap());
             expected[offset as usize..][..bytes.len()].copy_from_slice(&bytes);
         }
         prop_assert!(set.body_bytes() <= size_bytes + size_bytes / 128);
@@ -568,7 +569,7 @@ proptest! {
             follower.memory().set_staging(STAGED, 2).unwrap();
             prop_assert_eq!(open().applied(), Some(2));
         } else {
-            follower.commit(set, &point(2)).unwrap();
+            commit(&ShippedRules, &mut follower, set, &point(2)).unwrap();
         }
         let mut found = vec![0; size_bytes as usize];
         medium.read(0, &mut found).unwrap();

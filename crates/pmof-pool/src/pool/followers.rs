@@ -1,7 +1,7 @@
 //! Asynchronous members: they follow the pool from afar, at consistency points of its writer, and no persist waits for them.
 //!
-//! Each has a thread of its own, which connects to it, makes it equal to the members in sync at some point, and then sends it what is written
-//! up to each next point. What is to be sent is kept in `outbox.rs`, what the member keeps is decided in `follower.rs`.
+//! Each has a thread of its own, which drives the engine (`following.rs` in `pmof-replication`): it connects to the member, makes it equal to the members in sync at some point, and then
+//! sends it what is written up to each next point. What the member keeps is decided in `follower.rs`.
 
 use std::{
     ops::Range,
@@ -15,29 +15,27 @@ use std::{
 use parking_lot::{Condvar, Mutex, RwLock};
 use pmof_access::{Durability, Medium};
 use pmof_control::{ConsistencyPoint, RosterMember};
+use pmof_replication::following::{Followed, Known, Lag, LagBound, Outbox, WriteCount, Writing};
 use smallvec::SmallVec;
-use uuid::Uuid;
 
 use super::opened::Identity;
 use crate::{
     PoolUrl, ReplicaError, ReplicaPlace,
     member::{Atomicity, Source},
-    outbox::{Lag, LagBound, Outbox, Room, WriteCount, Writing},
     peers::Peers,
     reach::Reach,
 };
 
-mod attach;
-mod copy;
+mod areas;
+mod driver;
+mod outbox;
 mod running;
-mod send;
-#[cfg(test)]
-mod tests;
 
-pub(super) use attach::{
+pub(super) use areas::{
     Attached, Reading, check_staging_name, fresh_area, is_definite, open_points, open_staging, points_options,
     staging_options,
 };
+use outbox::{Room, SharedOutbox};
 
 /// Where an asynchronous member is in its life.
 #[derive(Clone, Debug)]
@@ -99,44 +97,26 @@ pub(super) struct Followers {
     /// Bytes written since the pool was opened.
     written_bytes: AtomicU64,
     writes: Arc<WriteCount>,
-    /// Held by whoever makes a point.
+    /// Held while a point is made.
     pointing: Mutex<()>,
+    /// What times are counted from.
+    began: Instant,
     stopping: Mutex<bool>,
     stopped: Condvar,
 }
 
 /// One of them.
 #[derive(Debug)]
-struct Following {
+pub(super) struct Following {
     index: u16,
     of_roster: RosterMember,
     url: Arc<PoolUrl>,
     place: Arc<ReplicaPlace>,
-    outbox: Arc<Outbox>,
+    outbox: Arc<SharedOutbox>,
     told: Mutex<Told>,
+    known: Mutex<Known>,
     /// It is open here, or about to be.
     is_open: AtomicBool,
-    /// Where it was when it was lost, if what it lacks since is remembered.
-    left_at: Mutex<Option<LeftAt>>,
-}
-
-/// Where a member was when it was lost.
-#[derive(Clone, Debug)]
-pub(crate) struct LeftAt {
-    /// The change set that it had applied, and the point.
-    pub(crate) point: ConsistencyPoint,
-    /// The point of the next one, if that was being sent: it may have been staged, and is applied then.
-    pub(crate) next: Option<ConsistencyPoint>,
-    /// Its machine's boot: with another one it may have lost more than a writer knows.
-    pub(crate) boot: Option<Uuid>,
-}
-
-impl LeftAt {
-    /// Whether a member that is back, at this point, has what it had, and more only of what is remembered.
-    pub(crate) fn is_left_at(&self, point: Option<&ConsistencyPoint>, boot: Option<Uuid>) -> bool {
-        let is_there = |left: &ConsistencyPoint| point == Some(left);
-        boot.is_some() && boot == self.boot && (is_there(&self.point) || self.next.as_ref().is_some_and(is_there))
-    }
 }
 
 #[derive(Debug)]
@@ -144,30 +124,23 @@ struct Told {
     state: AsynchronousState,
     /// When it was lost, until it is connected again.
     lost_since: Option<Instant>,
-    /// The epoch that this writer has told it of.
-    epoch: Option<Uuid>,
     point: Option<ConsistencyPoint>,
 }
 
 /// Room for a write at each member that those who write wait for.
 pub(super) type Rooms = SmallVec<[Room; 2]>;
 
-/// Why a member is not followed up any more.
-#[derive(Debug)]
-enum Stop {
-    /// The pool is being closed, or the member was removed.
-    Ended,
-    /// Not the member failed, but the pool: too few of those that count are left, or one was lost meanwhile.
-    Later,
-    /// It may come back.
-    Lost(Arc<ReplicaError>),
-    /// It is not the member that it was.
-    Rejected(Arc<ReplicaError>),
-}
+impl Followed for Following {
+    fn with_outbox<T>(&self, look: impl FnOnce(&mut Outbox) -> T) -> T {
+        self.outbox.with(look)
+    }
 
-impl From<Arc<ReplicaError>> for Stop {
-    fn from(why: Arc<ReplicaError>) -> Self {
-        Self::Lost(why)
+    fn is_lost(&self) -> bool {
+        matches!(self.told.lock().state, AsynchronousState::Lost(_))
+    }
+
+    fn is_open(&self) -> bool {
+        self.is_open.load(Ordering::Acquire)
     }
 }
 
@@ -194,6 +167,7 @@ impl Followers {
             written_bytes: AtomicU64::new(0),
             writes: Arc::default(),
             pointing: Mutex::default(),
+            began: Instant::now(),
             stopping: Mutex::new(false),
             stopped: Condvar::new(),
         }
@@ -213,7 +187,7 @@ impl Followers {
         list.retain(|following| {
             let stays = following.index != index;
             if !stays {
-                following.outbox.end();
+                following.outbox.with(Outbox::end);
             }
             stays
         });
@@ -262,7 +236,7 @@ impl Followers {
         for following in list.iter() {
             match &bytes {
                 Some(bytes) => following.outbox.keep(range.start, bytes, atomicity),
-                None => following.outbox.lose_track(range),
+                None => following.outbox.with(|outbox| outbox.lose_track(range)),
             }
         }
     }
@@ -270,7 +244,8 @@ impl Followers {
     /// A part of a range may have been written.
     pub(super) fn lose_track(&self, range: &Range<u64>) {
         if self.is_any.load(Ordering::Acquire) {
-            self.list.read().iter().for_each(|following| following.outbox.lose_track(range));
+            let list = self.list.read();
+            list.iter().for_each(|following| following.outbox.with(|outbox| outbox.lose_track(range)));
         }
     }
 
@@ -297,8 +272,8 @@ impl Followers {
                 let age = if bytes == 0 { 0 } else { far.unix_ms.saturating_sub(point.unix_ms) };
                 Some(Lag { bytes, age: Duration::from_millis(age), is_behind: false })
             };
-            let lag = following.outbox.lag().or_else(beyond);
-            // Whoever sends to it may not have noticed yet.
+            let lag = following.outbox.with(|outbox| outbox.lag(self.began.elapsed())).or_else(beyond);
+            // Its thread may not have noticed yet.
             let has_fallen = lag.is_some_and(|lag| lag.is_behind) && matches!(told.state, AsynchronousState::Following);
             AsynchronousStatus {
                 index: following.index,
@@ -317,7 +292,7 @@ impl Followers {
     fn stop(&self) {
         *self.stopping.lock() = true;
         self.stopped.notify_all();
-        self.list.read().iter().for_each(|following| following.outbox.end());
+        self.list.read().iter().for_each(|following| following.outbox.with(Outbox::end));
     }
 
     /// False: the threads are to end.

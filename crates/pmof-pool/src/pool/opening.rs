@@ -9,6 +9,7 @@ use pmof_access::Durability;
 use pmof_control::{MeantReplica, OpenFor, Reply, Request, USER_FLAGS_BYTES};
 use pmof_pool_set::Comparison;
 use pmof_replication::{
+    following::LagBound,
     keeper::KeptBy,
     opening::{self as engine, Creation, FoundPool, Left, MadePool, OpenedReplica, Outcome, ShippedRules},
 };
@@ -27,11 +28,11 @@ use super::{
     returns::{ReturnTerms, Returns},
 };
 use crate::{
-    PoolError, PoolUrl, ReplicaError, error::told, lineage::Base, outbox::LagBound, pages::PageMap, peers::Peers,
-    reach::Reach, site::Site,
+    PoolError, PoolUrl, ReplicaError, error::told, lineage::Base, pages::PageMap, peers::Peers, reach::Reach,
+    site::Site,
 };
 
-pub(super) mod forced;
+mod forced;
 mod haste;
 mod nearest;
 mod refused;

@@ -8,6 +8,7 @@ use pmof_control::{KEPT_POINTS_MAX, OpenFor, PoolInfo, PoolRefusal, REPLICAS_MAX
 use pmof_mem::Declaration;
 use pmof_replication::{
     asking::{Asking, Cause},
+    following::LagBound,
     survey::{infos, release, remove_unfinished},
 };
 use uuid::Uuid;
@@ -23,7 +24,7 @@ use super::{
     opened::place,
     opening::{Haste, New, NewNative, Opening, Wanted, failed, in_haste, millis},
 };
-use crate::{AtLagBound, PoolError, PoolUrl, ReplicaError, error::told, outbox::LagBound, reach::Reach};
+use crate::{AtLagBound, PoolError, PoolUrl, ReplicaError, error::told, reach::Reach};
 
 mod waiting;
 

@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 use pmof_access::Durability;
 use pmof_control::{ConsistencyPoint, KeptPoint, OpenFor, PointIndex};
 use pmof_mem::causes;
+use pmof_replication::following::Replica;
 
 use super::{
     Equalized, Facts, Open, Pool, PoolOptions,
@@ -17,7 +18,7 @@ use super::{
 };
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace,
-    follower::{AtPoint, FollowerBytes, Kept, PointNews, PointReadError, RollBackError, kept_points},
+    follower::{AtPoint, FollowerBytes, Kept, PointNews, PointReadError, RollBackError, find_point, kept_points},
     member::{Member, Standing, never_written},
 };
 
@@ -157,7 +158,7 @@ impl PoolOptions {
         let found = survey(&self.reach, &named)?;
         let mut replicas = Vec::new();
         for url in asynchronous(&found, &named) {
-            let opened = self.member_at(&url, &found, |index| find(index, point));
+            let opened = self.member_at(&url, &found, |index| find_point(index, point));
             match opened.and_then(|opened| opened.ok_or_else(|| no_point(point))) {
                 Ok((member, identity)) => return Ok(pool_of(member, identity)),
                 Err(why) => replicas.push((place(&url), why)),
@@ -215,7 +216,7 @@ impl PoolOptions {
         let mut open = open.map_err(|_| RollbackError::NotAsynchronous { replica: place(url) })?;
         let of = |source| PoolError::Replica { replica: place(url), source };
         let index = index_of(open.follower.memory()).map_err(of)?;
-        let wanted = find(&index, point).ok_or_else(|| of(no_point(point)))?.point.clone();
+        let wanted = find_point(&index, point).ok_or_else(|| of(no_point(point)))?.point.clone();
         let from = open.follower.point().cloned();
         let changed_bytes = open.follower.roll_back(wanted.number).map_err(|error| match error {
             RollBackError::Unread(error) => of(why_unread(error, point)).into(),
@@ -285,13 +286,6 @@ fn statuses(index: &PointIndex) -> Vec<KeptPointStatus> {
     let status =
         |(kept, end): (&KeptPoint, u64)| KeptPointStatus { point: kept.point.clone(), saved_bytes: end - kept.start };
     index.points.iter().zip(ends).map(status).collect()
-}
-
-/// The newest point of that name, else the one of that number.
-fn find<'i>(index: &'i PointIndex, wanted: &str) -> Option<&'i KeptPoint> {
-    let number = wanted.parse::<u64>().ok();
-    let named = index.points.iter().rev().find(|kept| kept.point.name == wanted);
-    named.or_else(|| index.points.iter().find(|kept| Some(kept.point.number) == number))
 }
 
 fn no_point(point: &str) -> Arc<ReplicaError> {

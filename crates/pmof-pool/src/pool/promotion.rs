@@ -6,13 +6,11 @@ use std::{
 };
 
 use pmof_access::Durability;
-use pmof_control::{
-    ANCESTORS_MAX, Claim, ConsistencyPoint, Epoch, OpenFor, PoolState, Reply, Request, Role, Roster, RosterMember,
-    RosterPart,
-};
+use pmof_control::{Claim, ConsistencyPoint, OpenFor, PoolState, Reply, Request, Roster, RosterMember, RosterPart};
 use pmof_replication::{
-    asking::is_promoted,
+    following::Replica,
     opening::OpenedReplica,
+    promotion::{Answering, Candidate, NotAsynchronous, Promoting},
     survey::{Look, looks},
 };
 use uuid::Uuid;
@@ -20,17 +18,14 @@ use uuid::Uuid;
 use super::{
     PoolOptions,
     asking::{Driver, ask, open_one},
-    epochs::give_roster,
     followers::{Attached, fresh_area, is_definite, open_points, open_staging, points_options, staging_options},
-    opened::{Identity, place},
-    opening::forced,
+    opened::place,
 };
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace,
     error::told,
     follower::{Follower, Keep},
-    member::{Control, Standing},
-    roster::settled_behind,
+    member::Standing,
     site::Site,
 };
 
@@ -145,56 +140,12 @@ pub enum PromotionError {
     },
 }
 
-/// A replica that is no asynchronous member.
-pub(super) struct NotAsynchronous {
-    is_witness: bool,
-}
-
-/// The pool that an asynchronous member follows, as that keeps it.
-struct Followed {
-    uuid: Uuid,
-    size_bytes: u64,
-    roster: Roster,
-    /// The asynchronous member.
-    member: RosterMember,
-}
-
 /// A member that is open.
 pub(super) struct Open {
     url: Arc<PoolUrl>,
-    followed: Followed,
+    candidate: Candidate,
     state: PoolState,
     pub(super) follower: Follower<Attached>,
-}
-
-impl Followed {
-    /// A replica of the pool at this address, which is not the one that is to be promoted.
-    fn answering(&self, url: Arc<PoolUrl>, site: Site, look: Look) -> Result<Answering, ReplicaError> {
-        let Look { info, roster, .. } = look;
-        let header = &info.header;
-        if header.pool_uuid != self.uuid {
-            let (uuid, found_uuid, found_bytes) = (self.uuid, header.pool_uuid, header.size_bytes);
-            return Err(ReplicaError::Mismatch { uuid, found_uuid, size_bytes: self.size_bytes, found_bytes });
-        }
-        let (index, found) = (self.member.index, header.replica_index);
-        if self.member.is(found, header.replica_uuid) {
-            return Err(ReplicaError::NotTheMember { index, found });
-        }
-        let is_known = self.roster.members.iter().any(|member| member.is(found, header.replica_uuid));
-        let counts = |roster: &&Roster| roster.counted().any(|member| member.is(found, header.replica_uuid));
-        let has_promoted = |roster: &Roster| roster.members.iter().any(|member| is_own(member, &self.member));
-        let is_promoted = self.roster.member(found).is_some_and(|member| !member.counts()) && is_promoted(&info);
-        let is_newer = roster.as_ref().filter(counts).is_some_and(|roster| !has_promoted(roster));
-        Ok(Answering {
-            url,
-            site,
-            roster,
-            writer: info.open_by,
-            is_promoted,
-            goes_on: is_newer && !is_promoted,
-            is_known,
-        })
-    }
 }
 
 impl PoolOptions {
@@ -216,11 +167,13 @@ impl PoolOptions {
     pub fn promote(&self, is_forced: bool) -> Result<Promotion, PromotionError> {
         let urls = self.urls()?;
         let [url] = &urls[..] else { return Err(PromotionError::NotOne { named: urls.len() }) };
-        // Before it is taken from anybody.
+        // Before it is taken from a writer.
         let known = self.known(url);
         let former = known.as_ref().map(|known| self.former(known)).unwrap_or_default();
-        if let Some(answering) = former.iter().find_map(Former::standing).filter(|_| !is_forced) {
-            let (member, writer) = (place(&answering.url), answering.writer.clone());
+        let preventing = former.iter().filter_map(|former| Some((former, former.found.as_ref()?.as_ref().ok()?)));
+        let mut preventing = preventing.filter(|(former, found)| found.answering.prevents(former.member.role));
+        if let Some((_, found)) = preventing.next().filter(|_| !is_forced) {
+            let (member, writer) = (place(&found.url), found.answering.writer.clone());
             return Err(PromotionError::MemberAnswers { member, writer });
         }
         let open = self.open_asynchronous(url)?;
@@ -229,42 +182,38 @@ impl PoolOptions {
             if is_witness { PromotionError::Witness { replica } } else { PromotionError::NotAsynchronous { replica } }
         })?;
         // Who was asked is who its roster names still.
-        if known.is_none_or(|known| known.roster != open.followed.roster) {
+        if known.is_none_or(|known| known.roster != open.candidate.roster) {
             return Err(PromotionError::Changed { replica: place(url) });
         }
         if !open.follower.is_at_point() {
             return Err(PromotionError::NoPoint { replica: place(url) });
         }
-        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let (point, heard) = (open.follower.point().cloned(), open.follower.heard().cloned());
-        // Newer than what any of them keeps: whoever meets several goes by the newest.
-        let version = former.iter().filter_map(Former::version).fold(open.followed.roster.version, u64::max);
-        let roster = open.found_pool(version)?;
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let unix_ms = since.as_millis().try_into().unwrap_or(u64::MAX);
+        let answering = former.iter().filter_map(|former| former.found.as_ref()?.as_ref().ok());
+        let version = open.candidate.newest_version(answering.map(|found| &found.answering));
+        let roster = open.found_pool(version, unix_ms)?;
         drop(open);
         // It is of no use any more; a later addition there takes it away.
         let require = self.durability()?;
         let areas = [staging_options(&self.reach, url, require), points_options(&self.reach, url, require)];
         areas.into_iter().flatten().for_each(|area| drop(area.remove()));
-        let unix_ms = since.as_millis().try_into().unwrap_or(u64::MAX);
         let former = former.into_iter().map(|former| former.told(&roster)).collect();
         Ok(Promotion { point, heard, unix_ms, former })
     }
 
     /// What an asynchronous member says of its pool, which it is not taken from anybody for. `None`: its opening says why.
-    fn known(&self, url: &Arc<PoolUrl>) -> Option<Followed> {
+    fn known(&self, url: &Arc<PoolUrl>) -> Option<Candidate> {
         let Look { info, roster, .. } = ask(&self.reach, vec![Arc::clone(url)], looks).pop()?.ok()?;
-        let (header, roster) = (&info.header, roster?);
-        let own = |member: &&RosterMember| {
-            member.role == Role::Asynchronous && member.is(header.replica_index, header.replica_uuid)
-        };
-        let member = roster.members.iter().find(own)?.clone();
-        Some(Followed { uuid: header.pool_uuid, size_bytes: header.size_bytes, roster, member })
+        let header = &info.header;
+        let pool = (header.pool_uuid, header.size_bytes);
+        Candidate::of(pool, (header.replica_index, header.replica_uuid), roster?).ok()
     }
 
     /// What is found of the members that counted, and of those that were promoted before.
-    fn former(&self, of: &Followed) -> Vec<Former> {
-        let is_other = |member: &&RosterMember| member.role != Role::Spare && member.index != of.member.index;
-        let others: Vec<_> = of.roster.members.iter().filter(is_other).collect();
+    fn former(&self, of: &Candidate) -> Vec<Former> {
+        let others: Vec<_> = of.others().collect();
         let urls: Vec<_> = others.iter().map(|member| member.url.parse().ok().map(Arc::new)).collect();
         let (reach, peers, is_alone) = (&self.reach, &self.reach.peers(), false);
         let driver = Driver { reach, peers, require: Durability::Visible, is_alone };
@@ -272,12 +221,16 @@ impl PoolOptions {
         let mut looked = looked.into_iter();
         let former = others.into_iter().zip(urls).filter_map(|(member, url)| {
             let found = url.and_then(|url| Some((url, looked.next()?))).map(|(url, look)| {
-                let look = look.map_err(told)?;
-                let (site, _) = sites.take(look.site).ok_or_else(|| Arc::new(ReplicaError::Unexpected))?;
-                of.answering(url, site, look).map_err(Arc::new)
+                let Look { site, info, roster } = look.map_err(told)?;
+                let (site, _) = sites.take(site).ok_or_else(|| Arc::new(ReplicaError::Unexpected))?;
+                let answering = of.judge(&info, roster).map_err(|why| Arc::new(why.into()))?;
+                Ok(Found { url, site, answering })
             });
-            let is_pool = member.counts() || matches!(&found, Some(Ok(answering)) if answering.is_promoted);
-            is_pool.then(|| Former { index: member.index, role: member.role, url: member.url.clone(), found })
+            let is_former = match &found {
+                Some(Ok(found)) => found.answering.is_former(member),
+                _ => member.counts(),
+            };
+            is_former.then(|| Former { member: member.clone(), found })
         });
         former.collect()
     }
@@ -289,12 +242,13 @@ impl PoolOptions {
         let (identity, OpenedReplica { index, replica_uuid, state, roster, .. }, site, reached) =
             opened.map_err(lost)?;
         let roster = roster.unwrap_or_else(|| Roster::made(identity.replica_count));
-        let is_found = |member: &&RosterMember| member.is(index, replica_uuid) && member.role == Role::Asynchronous;
-        let Some(member) = roster.members.iter().find(is_found).cloned() else {
-            // As it was found.
-            let _ = site.ask(&Request::Close { in_order: false });
-            let is_witness = |member: &RosterMember| member.role == Role::Witness && member.is(index, replica_uuid);
-            return Ok(Err(NotAsynchronous { is_witness: roster.members.iter().any(is_witness) }));
+        let candidate = match Candidate::of((identity.uuid, identity.size_bytes), (index, replica_uuid), roster) {
+            Ok(candidate) => candidate,
+            Err(not_asynchronous) => {
+                // As it was found.
+                let _ = site.ask(&Request::Close { in_order: false });
+                return Ok(Err(not_asynchronous));
+            }
         };
         let data = reached.member(Standing::new(place(url)), site, identity.size_bytes, None);
         let data = data.map_err(Arc::new).map_err(lost)?;
@@ -307,111 +261,65 @@ impl PoolOptions {
         let attached = Attached::new((data, state.mark), staging, points);
         let (staging_bytes, keep) = (attached.staging_bytes(), Keep { count: None, fresh: fresh_area() });
         let follower = Follower::open(attached, staging_bytes, identity.size_bytes, keep).map_err(lost)?;
-        let Identity { uuid, size_bytes, .. } = identity;
-        let of_pool = Followed { uuid, size_bytes, roster, member };
-        Ok(Ok(Open { url: Arc::clone(url), followed: of_pool, state, follower }))
+        Ok(Ok(Open { url: Arc::clone(url), candidate, state, follower }))
     }
 }
 
 /// One that is about to be a former member.
 struct Former {
-    index: u16,
-    role: Role,
-    url: String,
-    /// `None`: nobody knows where it is.
-    found: Option<Result<Answering, Arc<ReplicaError>>>,
+    member: RosterMember,
+    /// `None`: its address is not known.
+    found: Option<Result<Found, Arc<ReplicaError>>>,
 }
 
 /// A replica that answers.
-struct Answering {
+struct Found {
     url: Arc<PoolUrl>,
     site: Site,
-    roster: Option<Roster>,
-    writer: Option<String>,
-    /// It was an asynchronous member itself.
-    is_promoted: bool,
-    /// It is a member of its pool, which has removed the one that is to be promoted.
-    goes_on: bool,
-    /// It is one of the members that the one that is to be promoted knows.
-    is_known: bool,
-}
-
-fn is_own(member: &RosterMember, own: &RosterMember) -> bool {
-    member.role == Role::Asynchronous && member.is(own.index, own.replica_uuid)
+    answering: Answering,
 }
 
 impl Former {
-    /// One that keeps the pool from being given up: it has what the promoted one may lack, or is a witness of somebody who writes that.
-    fn standing(&self) -> Option<&Answering> {
-        self.answering().filter(|answering| self.role != Role::Witness || answering.writer.is_some())
-    }
-
-    fn answering(&self) -> Option<&Answering> {
-        self.found.as_ref()?.as_ref().ok()
-    }
-
-    fn version(&self) -> Option<u64> {
-        let answering = self.answering().filter(|answering| !answering.goes_on && answering.is_known)?;
-        answering.roster.as_ref().map(|roster| roster.version)
-    }
-
     /// Has it keep who the members are now.
     fn told(self, roster: &Roster) -> FormerMember {
         let state = match self.found {
             None => FormerState::Unknown,
-            Some(Ok(answering)) if answering.goes_on || !answering.is_known => FormerState::GoesOn,
-            Some(found) => match found.and_then(|answering| answering.supersede(roster).map_err(Arc::new)) {
+            Some(Ok(found)) if !found.answering.is_told() => FormerState::GoesOn,
+            Some(found) => match found.and_then(|found| found.supersede(roster).map_err(Arc::new)) {
                 Ok(()) => FormerState::Told,
                 Err(why) => FormerState::NotTold(why),
             },
         };
-        FormerMember { index: self.index, url: self.url, state }
+        FormerMember { index: self.member.index, url: self.member.url, state }
     }
 }
 
-impl Answering {
+impl Found {
     /// Takes it from a writer, if it has one.
     fn supersede(&self, roster: &Roster) -> Result<(), ReplicaError> {
         let (name, require) = (self.url.name.clone(), Durability::Visible);
         self.site.ask_when_free(&Request::TakeOver { name, require, silent_ms: 0, claim: Claim::None })?;
-        tell_roster(&self.site, roster)?;
+        let encoded = roster.encode().map_err(|_| ReplicaError::Unexpected)?;
+        RosterPart::requests(&encoded).try_for_each(|request| match self.site.ask(&request)? {
+            Reply::RosterSet => Ok(()),
+            _ => Err(ReplicaError::Unexpected),
+        })?;
         // As it was found.
         self.site.ask(&Request::Close { in_order: false }).map(drop)
     }
 }
 
-/// Has a replica that is open for writing keep a roster.
-pub(super) fn tell_roster(site: &Site, roster: &Roster) -> Result<(), ReplicaError> {
-    let encoded = roster.encode().map_err(|_| ReplicaError::Unexpected)?;
-    RosterPart::requests(&encoded).try_for_each(|request| match site.ask(&request)? {
-        Reply::RosterSet => Ok(()),
-        _ => Err(ReplicaError::Unexpected),
-    })
-}
-
 impl Open {
-    /// Has the member be the only one of its pool, and in sync. Until the last step it is an asynchronous member for whoever opens it. Returns the roster that it keeps, which is newer than `version`.
-    fn found_pool(&self, version: u64) -> Result<Roster, PromotionError> {
-        let control = self.follower.memory().data.control();
+    /// Has the member be the only one of its pool, and in sync. Until the last steps it is an asynchronous member for an opening. Returns the roster that it keeps, which is newer than `version`.
+    fn found_pool(&self, version: u64, unix_ms: u64) -> Result<Roster, PromotionError> {
         let lost = |source| PoolError::Replica { replica: place(&self.url), source };
-        let control: &Control = control.ok_or_else(|| lost(Arc::new(ReplicaError::Unexpected)))?;
-        let (state, index) = (&self.state, self.followed.member.index);
-        let (epoch, opening) = (Epoch::new(Uuid::new_v4(), [index]), state.opening.saturating_add(1));
-        let ancestors = std::iter::once(state.epoch).chain(state.ancestors.iter().copied());
-        let begin = Request::Begin { opening, epoch, ancestors: ancestors.take(ANCESTORS_MAX).collect() };
-        let tell = |request: &Request, expected: &Reply| control.ask_for(request, expected).map_err(lost);
-        tell(&begin, &Reply::Begun)?;
-        tell(&Request::Confirm { epoch: epoch.id }, &Reply::Confirmed)?;
-        let member = RosterMember { role: Role::Data, ..self.followed.member.clone() };
-        // Whoever opens former members that know nothing of this one goes on apart from it.
-        let mark = forced::mark(opening, state.epoch.id, 1 << index, self.followed.roster.indexes());
-        let former = Roster { version, ..self.followed.roster.clone() };
-        let roster = settled_behind(&former, vec![member], opening).forced_by(mark);
-        if !give_roster(control, &roster) {
-            let why = control.check_in_use().err().unwrap_or_else(|| Arc::new(ReplicaError::Unexpected));
-            return Err(lost(why).into());
+        let unexpected = || lost(Arc::new(ReplicaError::Unexpected));
+        let control = self.follower.memory().data.control().ok_or_else(unexpected)?;
+        let promoting = self.candidate.promote(&self.state, version, Uuid::new_v4(), unix_ms);
+        let Promoting { requests, roster } = promoting.map_err(|_| unexpected())?;
+        for (request, expected) in &requests {
+            control.ask_for(request, expected).map_err(lost)?;
         }
-        tell(&Request::Close { in_order: true }, &Reply::Closed)?;
         Ok(roster)
     }
 }

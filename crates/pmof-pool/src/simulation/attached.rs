@@ -3,7 +3,6 @@
 use super::{
     areas::{Access, Area, Areas},
     faults::Fault,
-    plan::Control,
     random::Random,
     tasks::Shared,
 };
@@ -17,6 +16,13 @@ pub(super) struct Attached {
 /// The connection ended.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Cut;
+
+/// A member that is no longer followed up is closed.
+impl Drop for Attached {
+    fn drop(&mut self) {
+        self.world.borrow_mut().close_here(self.connection);
+    }
+}
 
 impl Attached {
     /// Something happens to the areas, if it comes there. `partly`: what of it may have happened when it is cut.
@@ -66,9 +72,6 @@ impl Access for Attached {
     }
 
     fn flush(&self, area: Area) -> Result<(), Cut> {
-        if matches!(area, Area::Staging) && self.world.borrow().control == Some(Control::StagingNotFlushed) {
-            return Ok(());
-        }
         self.act(|areas| areas.get(area).flush(), |_, _| {})
     }
 

@@ -77,6 +77,12 @@ impl World {
     /// All that was broken works again.
     pub(super) fn heal(&mut self) {
         self.is_faultless = true;
+        // A program of another version is another process.
+        for number in 0..self.targets.len() {
+            if self.targets[number].version != Version::Here {
+                self.stop(number, false);
+            }
+        }
         for target in &mut self.targets {
             (target.is_up, target.fails_flush, target.fails_state, target.is_full) = (true, false, false, false);
             (target.fails_read, target.is_paused, target.version) = (false, false, Version::Here);

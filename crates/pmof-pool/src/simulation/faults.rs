@@ -107,6 +107,8 @@ pub(super) enum Fault {
     KeptPointRead,
     Promoted,
     PromotedWithLoss,
+    PromotedMet,
+    PromotionInterrupted,
     PromotionRefused,
     RolledBack,
     KeeperUnreachable,

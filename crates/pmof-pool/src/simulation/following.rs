@@ -1,161 +1,175 @@
-//! What a writer sends to an asynchronous member, as `pool/followers.rs` and below have it, with its own decisions.
+//! Asynchronous members of a writer: the engine follows them up, on simulated targets.
 
 use std::{
     cell::{Cell, RefCell},
+    collections::VecDeque,
+    ops::Range,
     rc::Rc,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use pmof_control::{Claim, ConsistencyPoint, PoolState, Role, Roster, RosterMember};
+use pmof_access::Durability;
+use pmof_control::{
+    ConsistencyPoint, PoolName, PoolState, Reply, Request, Role, Roster, RosterMember, USER_FLAGS_BYTES,
+};
+use pmof_replication::{
+    asking::Reason,
+    following::{
+        self as engine, AtLagBound, Due, Followed, Follows, HasRoom, Known, LagBound, Limits, Outbox, Points, Progress,
+        Stop, Stopped, Terms, make_point,
+    },
+    opening::{Identity, OpenedReply},
+    survey::promoted_at,
+};
 use uuid::Uuid;
 
 use super::{
-    areas::{KEPT_POINTS, SIZE_BYTES, WRITE_BYTES, bytes_of_words, lag_bytes, pages_of, staging_len_bytes},
+    areas::{KEPT_POINTS, SIZE_BYTES, WRITE_BYTES, bytes_of_words, lag_bytes, staging_len_bytes},
+    asking::drive,
     attached::{Attached, Cut},
     faults::Fault,
-    plan::{Control, PAGES},
-    session::{Member, Session, ask, bytes_of, fail, give_roster, read, tell_all},
-    target::{Answer, Message},
-    tasks::sleep,
+    plan::Control,
+    serving::POOL_UUID,
+    session::{Member, Session, fail, read},
+    site::Site,
+    tasks::{Guard, sleep},
     truth::Page,
     world::World,
 };
 use crate::{
-    AtLagBound,
-    follower::{ChangeSet, Follower, FollowerBytes, Keep},
-    lineage::{Found, of_returning},
-    member::Atomicity,
-    outbox::{Due, Entry, LagBound, Outbox, Room},
-    pages::{PAGE_BYTES, PageMap},
-    pool::LeftAt,
-    view::Introduction,
+    follower::{Follower, FollowerBytes, Keep},
+    lineage::Apart,
+    member::{Atomicity, Written},
+    pages::PAGE_BYTES,
+    view::View,
 };
 
-/// How long a write may lag, in steps of the clock.
+/// How long a write may lag.
 const LAG_AGE: Duration = Duration::from_millis(120);
 
-/// Bytes of pages that are read at once, and sent with the writes behind them.
-const HELD_BYTES: u64 = 2 * PAGE_BYTES;
+/// The time of a step, for the engine.
+const STEP: Duration = Duration::from_millis(1);
 
-/// How often a member is told how far the writer is.
-const HEARD_STEPS: u64 = 20;
+/// Steps that a closing waits for the members.
+const CLOSING_STEPS: u32 = 60;
 
-/// Steps that a closing waits for the members to be sent everything.
-const SENT_STEPS: u64 = 60;
-
-thread_local! {
-    static NOW: Cell<(Option<Instant>, u64)> = const { Cell::new((None, 0)) };
-}
-
-/// The clock of the writer that runs.
-fn now() -> Instant {
-    let (start, passed_ms) = NOW.get();
-    let start = start.unwrap_or_else(Instant::now);
-    NOW.set((Some(start), passed_ms));
-    start + Duration::from_millis(passed_ms)
-}
-
-/// So many milliseconds have passed for whoever runs.
-pub(super) fn set_clock(passed_ms: u64) {
-    NOW.set((NOW.get().0, passed_ms));
+fn steps_of(time: Duration) -> usize {
+    (time.as_nanos() / STEP.as_nanos()) as usize
 }
 
 /// An asynchronous member of an open pool.
 pub(super) struct Following {
     of_roster: RosterMember,
     target: usize,
-    pub(super) outbox: Arc<Outbox>,
-    epoch: Cell<Option<Uuid>>,
-    left_at: RefCell<Option<LeftAt>>,
+    outbox: RefCell<Outbox>,
+    known: RefCell<Known>,
+    is_lost: Cell<bool>,
+    is_open: Cell<bool>,
 }
 
-/// Why a member is not followed up any more.
-enum Stop {
-    Ended,
-    Later,
-    Rejected,
-}
+impl Followed for Following {
+    fn with_outbox<T>(&self, look: impl FnOnce(&mut Outbox) -> T) -> T {
+        look(&mut self.outbox.borrow_mut())
+    }
 
-/// What ended a copy or the sending.
-enum Interrupted {
-    Overtaken,
-    Stopped(Stop),
-}
+    fn is_lost(&self) -> bool {
+        self.is_lost.get()
+    }
 
-impl From<Cut> for Stop {
-    fn from(_: Cut) -> Self {
-        Self::Later
+    fn is_open(&self) -> bool {
+        self.is_open.get()
     }
 }
 
-impl From<Stop> for Interrupted {
-    fn from(stop: Stop) -> Self {
-        Self::Stopped(stop)
+/// Room for a write, which is given back when this is dropped.
+pub(super) struct Room(Rc<Following>);
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.0.outbox.borrow_mut().give_back(WRITE_BYTES);
     }
 }
 
-impl From<Cut> for Interrupted {
-    fn from(_: Cut) -> Self {
-        Self::Stopped(Stop::Later)
-    }
-}
+/// The rules, of which a control breaks one.
+pub(super) struct Broken(Option<Control>);
 
-/// A member that is being sent something.
-struct Sending<'s> {
-    session: &'s Session,
-    following: &'s Following,
-    follower: Follower<Attached>,
-    taken: PageMap,
-    next: Option<ConsistencyPoint>,
-    heard_at: Option<u64>,
-    is_known: bool,
+impl engine::Rules for Broken {
+    fn is_left_at(
+        &self,
+        left_at: Option<&engine::LeftAt>,
+        point: Option<&ConsistencyPoint>,
+        boot: Option<Uuid>,
+    ) -> bool {
+        self.0 == Some(Control::LeftAtNotCompared) || engine::ShippedRules.is_left_at(left_at, point, boot)
+    }
+
+    fn apart(&self, view: &View, index: u16, state: &PoolState) -> Option<Apart> {
+        let is_broken = self.0 == Some(Control::FormerFollows);
+        if is_broken { None } else { engine::ShippedRules.apart(view, index, state) }
+    }
+
+    fn is_dropped_copied(&self) -> bool {
+        self.0 != Some(Control::DroppedForgotten)
+    }
+
+    fn is_durable_before_sent(&self) -> bool {
+        self.0 != Some(Control::PointBeforeFlush)
+    }
+
+    fn is_staged_durably(&self) -> bool {
+        self.0 != Some(Control::StagingNotFlushed)
+    }
 }
 
 impl Session {
-    /// As `Shared::start_followers`.
+    /// Has the asynchronous members be followed up that the roster names.
     pub(super) fn start_followers(self: &Rc<Self>) {
         let members = self.membership().settled(&self.view()).map(|roster| roster.members);
         let asynchronous = members.into_iter().flatten().filter(|member| member.role == Role::Asynchronous);
         for of_roster in asynchronous {
-            let world = self.world.borrow();
+            let mut world = self.world.borrow_mut();
             let Some(target) = world.urls.iter().position(|url| url.to_string() == of_roster.url) else { continue };
-            let drifts = world.clocks[self.writer].rate != 100;
-            let then = if world.plan.waits_at_bound { AtLagBound::Wait } else { AtLagBound::FallBehind };
-            let interval = Some(LAG_AGE / 4);
-            let bytes = lag_bytes(&world.plan);
-            let bound = LagBound { bytes, age: LAG_AGE, then, interval };
-            let outbox = Arc::new(Outbox::new(bound, SIZE_BYTES, Arc::clone(&self.writes)).with_clock(now));
-            let (epoch, left_at) = (Cell::new(None), RefCell::new(None));
-            let following = Rc::new(Following { of_roster, target, outbox, epoch, left_at });
-            self.followings.borrow_mut().push(Rc::clone(&following));
-            let session = Rc::clone(self);
-            drop(world);
-            if drifts {
-                self.world.borrow_mut().count(Fault::ClockDrifted);
+            if world.clocks[self.writer].rate != 100 {
+                world.count(Fault::ClockDrifted);
             }
-            self.tasks.start(self.writer, async move { session.follow_up(&following).await });
+            let then = if world.plan.waits_at_bound { AtLagBound::Wait } else { AtLagBound::FallBehind };
+            let bound = LagBound { bytes: lag_bytes(&world.plan), age: LAG_AGE, then, interval: Some(LAG_AGE / 4) };
+            let outbox = RefCell::new(Outbox::new(bound, SIZE_BYTES, Arc::clone(&self.writes)));
+            let (is_lost, is_open) = (Cell::new(false), Cell::new(false));
+            let following =
+                Rc::new(Following { of_roster, target, outbox, known: RefCell::default(), is_lost, is_open });
+            self.followings.borrow_mut().push(Rc::clone(&following));
+            let one = One { session: Rc::clone(self), following, rules: Broken(world.control) };
+            self.tasks.start(self.writer, async move { engine::follow_up(&one).await });
         }
     }
 
-    /// As `Followers::wait_for_room`.
+    fn passed(&self) -> Duration {
+        Duration::from_millis(self.world.borrow().passed_ms(self.writer))
+    }
+
+    /// Waits for room for a write, where writers wait for a member.
     pub(super) async fn wait_for_room(&self) -> Vec<Room> {
         let mut rooms = Vec::new();
         let followings = self.followings.borrow().clone();
         for following in followings {
-            let room = loop {
-                if let Ok(room) = following.outbox.try_room(WRITE_BYTES) {
-                    break room;
+            loop {
+                let has_room = following.outbox.borrow_mut().try_room(WRITE_BYTES, self.passed());
+                match has_room {
+                    HasRoom::NotNeeded => break,
+                    HasRoom::Given => break rooms.push(Room(following)),
+                    HasRoom::NotYet => {
+                        self.world.borrow_mut().count(Fault::WriterWaitsForFollower);
+                        sleep(&self.world, 1).await;
+                    }
                 }
-                self.world.borrow_mut().count(Fault::WriterWaitsForFollower);
-                sleep(&self.world, 1).await;
-            };
-            rooms.extend(room);
+            }
         }
         rooms
     }
 
-    /// As `Followers::keep`.
+    /// Keeps a write that was posted for the members.
     pub(super) fn keep(&self, page: usize, words: Page) {
         let followings = self.followings.borrow();
         if followings.is_empty() {
@@ -163,46 +177,23 @@ impl Session {
         }
         self.written_bytes.set(self.written_bytes.get() + WRITE_BYTES);
         self.kept_pages.borrow_mut()[page] = words;
-        let bytes: Arc<[u8]> = bytes_of_words(&words).into();
+        let (bytes, now): (Arc<[u8]>, _) = (bytes_of_words(&words).into(), self.passed());
         for following in followings.iter() {
-            following.outbox.keep(page as u64 * PAGE_BYTES, &bytes, Atomicity::Relaxed);
-            let lag = following.outbox.lag();
+            let outbox = &mut *following.outbox.borrow_mut();
+            // A simulated member looks by itself whether anything is due.
+            let _ = outbox.keep(page as u64 * PAGE_BYTES, &bytes, Atomicity::Relaxed, now);
             let most = lag_bytes(&self.world.borrow().plan);
-            if let Some(lag) = lag.filter(|lag| !lag.is_behind && lag.bytes > most + SIZE_BYTES) {
+            if let Some(lag) = outbox.lag(now).filter(|lag| !lag.is_behind && lag.bytes > most + SIZE_BYTES) {
                 let text = format!("an asynchronous member lags by {} bytes, of {most} at most", lag.bytes);
                 self.world.borrow_mut().truth.violate(|| text);
             }
         }
     }
 
-    /// As `Followers::far`.
-    fn far(&self) -> ConsistencyPoint {
+    fn far_now(&self) -> ConsistencyPoint {
         let (opening, written_bytes) = (self.first_opening.get(), self.written_bytes.get());
         let unix_ms = self.world.borrow().unix_ms(self.writer);
         ConsistencyPoint { number: 0, opening, written_bytes, unix_ms, name: String::new() }
-    }
-
-    /// As `Shared::make_point`.
-    pub(super) async fn make_point(&self, name: &str) -> bool {
-        let _pointing = self.pointing.lock().await;
-        let far = self.far();
-        let (kept_pages, under_way) = (*self.kept_pages.borrow(), self.under_way.borrow().clone());
-        let followings = self.followings.borrow().clone();
-        let boundaries: Vec<_> = followings.iter().map(|following| (following, following.outbox.boundary())).collect();
-        let is_early = self.world.borrow().control == Some(Control::PointBeforeFlush);
-        if !is_early && !self.persist_all().await {
-            return false;
-        }
-        let point = ConsistencyPoint { name: name.to_owned(), ..far };
-        {
-            let mut world = self.world.borrow_mut();
-            world.truth.reach(self.number, &point, (&kept_pages, under_way));
-            world.count(if name.is_empty() { Fault::PointMade } else { Fault::NamedPointMade });
-        }
-        for (following, boundary) in boundaries {
-            following.outbox.reach(boundary, &point);
-        }
-        true
     }
 
     /// A program that names points.
@@ -212,327 +203,290 @@ impl Session {
             sleep(&self.world, pause).await;
             if !self.is_stopping.get() {
                 let name = format!("at step {}", self.world.borrow().step);
-                let _ = self.make_point(&name).await;
+                let _ = make_point(&*self, &name).await;
             }
         }
-    }
-
-    /// As `Followers::finish`.
-    pub(super) async fn finish_followers(&self) {
-        let followings = self.followings.borrow().clone();
-        let is_on = |following: &Rc<Following>| following.outbox.lag().is_some() || following.outbox.has_name_wait();
-        if followings.iter().any(is_on) && self.make_point("").await {
-            let until = self.world.borrow().step + SENT_STEPS;
-            let is_sent = || followings.iter().all(|following| following.outbox.is_sent());
-            while !is_sent() && self.world.borrow().step < until {
-                sleep(&self.world, 1).await;
-            }
-        }
-        for following in &followings {
-            following.outbox.end();
-        }
-    }
-
-    /// As `Followers::run`.
-    async fn follow_up(&self, following: &Following) {
-        while !self.is_stopping.get() {
-            let pause = match self.follow(following).await {
-                Stop::Ended => return,
-                Stop::Later => 2 + self.world.borrow_mut().random.below(20),
-                Stop::Rejected => 60,
-            };
-            sleep(&self.world, pause).await;
-        }
-    }
-
-    /// As `Followers::follow`.
-    async fn follow(&self, following: &Following) -> Stop {
-        let follower = match self.attach(following).await {
-            Ok(follower) => follower,
-            Err(stop) => return stop,
-        };
-        let boot = Some(Uuid::from_u128(1 + u128::from(self.world.borrow().targets[following.target].boots)));
-        let left_at = following.left_at.borrow_mut().take();
-        let is_known = left_at.is_some_and(|left| left.is_left_at(follower.point(), boot));
-        if is_known {
-            self.world.borrow_mut().count(Fault::FollowerBackWhereItWas);
-        }
-        following.outbox.stop_at_names(follower.keeps_points(), follower.point());
-        let missing = if is_known { PageMap::new(SIZE_BYTES) } else { PageMap::full(SIZE_BYTES) };
-        let taken = PageMap::new(SIZE_BYTES);
-        let mut sending = Sending { session: self, following, follower, taken, next: None, heard_at: None, is_known };
-        let stop = sending.run(&missing).await;
-        let point = sending.follower.point().cloned().filter(|_| sending.is_known);
-        missing.add(&sending.taken);
-        following.outbox.switch_off(point.is_some().then_some(&missing));
-        *following.left_at.borrow_mut() = point.map(|point| LeftAt { point, next: sending.next.take(), boot });
-        stop
-    }
-
-    /// As `Followers::attach`.
-    async fn attach(&self, following: &Following) -> Result<Follower<Attached>, Stop> {
-        let target = following.target;
-        let connection = self.world.borrow_mut().connect(self.writer, target).ok_or(Stop::Later)?;
-        let member = Member::new(target, Some(connection), true);
-        let lost = || {
-            fail(&self.world, &member);
-            Stop::Later
-        };
-        let Some(Answer::Info { replica, .. }) = ask(&self.world, &member, Message::Info).await else {
-            return Err(lost());
-        };
-        if !following.of_roster.is(replica.index, replica.uuid) || !self.is_own(following, &replica.state) {
-            let _ = lost();
-            return Err(Stop::Rejected);
-        }
-        let own = following.epoch.get().filter(|epoch| *epoch == replica.state.epoch.id);
-        let claim = own.or_else(|| self.view().epoch()).map_or(Claim::None, Claim::Own);
-        let open = Message::Open { takes_over: own.is_none(), claim };
-        let Some(Answer::Opened(replica)) = ask(&self.world, &member, open).await else { return Err(lost()) };
-        if !self.is_own(following, &replica.state) {
-            let _ = lost();
-            return Err(Stop::Rejected);
-        }
-        following.epoch.set(Some(self.tell_asynchronous(&member, replica.index).await.ok_or_else(lost)?));
-        let memory = Attached { world: Rc::clone(&self.world), connection };
-        let keep = Keep { count: Some(KEPT_POINTS), fresh: 1 + self.world.borrow().step };
-        let opened = Follower::open(memory, staging_len_bytes(), SIZE_BYTES, keep).map_err(|Cut| lost())?;
-        self.world.borrow_mut().check_follower(target, "opened");
-        Ok(opened)
-    }
-
-    /// As `Followers::check_own`.
-    fn is_own(&self, following: &Following, state: &PoolState) -> bool {
-        let view = self.view();
-        let (index, opening) = (following.of_roster.index, view.opening());
-        let apart = of_returning(&Found { index, state }, view.line(), opening);
-        let is_own = apart.is_none_or(|apart| state.opening <= opening && apart.may_catch_up());
-        if !is_own {
-            self.world.borrow_mut().count(Fault::FollowerOfAnother);
-        }
-        is_own
-    }
-
-    /// As `Epochs::tell_asynchronous`.
-    async fn tell_asynchronous(&self, member: &Member, index: u16) -> Option<Uuid> {
-        let (roster, epoch, introduction): (Option<Roster>, _, _) = {
-            let _guard = self.view_lock.lock().await;
-            let known = &mut *self.epochs.borrow_mut();
-            (known.membership.roster().cloned(), known.view.epoch()?, known.view.introduction(index, None)?)
-        };
-        let Introduction::Tell(to_tell) = introduction else { return None };
-        if let Some(roster) = &roster {
-            if !give_roster(&self.world, member, roster).await {
-                return None;
-            }
-        }
-        if !tell_all(&self.world, member, &to_tell).await {
-            return None;
-        }
-        Some(epoch)
     }
 }
 
-impl Sending<'_> {
-    /// As `Sending::run` there.
-    async fn run(&mut self, missing: &PageMap) -> Stop {
-        loop {
-            match self.copy(missing).await {
-                Ok(()) => {
-                    missing.clear();
-                    self.is_known = true;
-                }
-                Err(stop) => return stop,
-            }
-            loop {
-                match self.send_next().await {
-                    Ok(()) => {}
-                    Err(Interrupted::Stopped(stop)) => return stop,
-                    Err(Interrupted::Overtaken) => break missing.add(&self.taken),
-                }
-            }
+impl Points for Session {
+    type Followed = Rc<Following>;
+    type Rules = Broken;
+    type Pointing<'p> = Guard<'p>;
+    type Receipt = ();
+    type Error = ();
+
+    fn rules(&self) -> Broken {
+        Broken(self.world.borrow().control)
+    }
+
+    fn followed(&self) -> Vec<Rc<Following>> {
+        self.followings.borrow().clone()
+    }
+
+    async fn lock(&self) -> Guard<'_> {
+        self.pointing.lock().await
+    }
+
+    fn far(&self) -> ConsistencyPoint {
+        *self.at_point.borrow_mut() = (*self.kept_pages.borrow(), self.under_way.borrow().clone());
+        self.far_now()
+    }
+
+    async fn persist(&self, _: Written) -> Result<(), ()> {
+        if self.persist_all().await { Ok(()) } else { Err(()) }
+    }
+
+    fn note_point(&self, point: &ConsistencyPoint) {
+        let mut world = self.world.borrow_mut();
+        let (pages, under_way) = &*self.at_point.borrow();
+        world.truth.reach(self.number, point, (pages, under_way.clone()));
+        world.count(if point.name.is_empty() { Fault::PointMade } else { Fault::NamedPointMade });
+    }
+
+    fn note_unsent(&self, _: &Rc<Following>, _: VecDeque<ConsistencyPoint>) {}
+
+    fn stop(&self) {
+        self.has_stopped_following.set(true);
+        self.followings.borrow().iter().for_each(|following| following.outbox.borrow_mut().end());
+    }
+
+    fn closing_limits(&self) -> (Duration, Duration) {
+        (STEP * CLOSING_STEPS, STEP)
+    }
+
+    async fn sleep(&self, pause: Duration) {
+        sleep(&self.world, steps_of(pause)).await;
+    }
+
+    fn now(&self) -> Duration {
+        self.passed()
+    }
+}
+
+/// One member, as its writer follows it up.
+struct One {
+    session: Rc<Session>,
+    following: Rc<Following>,
+    rules: Broken,
+}
+
+impl One {
+    fn count(&self, fault: Fault) {
+        self.session.world.borrow_mut().count(fault);
+    }
+
+    fn check(&self, when: &str) {
+        self.session.world.borrow_mut().check_follower(self.following.target, when);
+    }
+
+    fn below(&self, limit: usize) -> u64 {
+        self.session.world.borrow_mut().random.below(limit) as u64
+    }
+}
+
+impl Follows for One {
+    type Failure = Cut;
+    type Member = Rc<Member>;
+    type Epochs = Session;
+    type EpochsRef = Rc<Session>;
+    type Site = Site;
+    type Replica = Follower<Attached>;
+    type Followed = Following;
+    type Rules = Broken;
+
+    fn rules(&self) -> &Broken {
+        &self.rules
+    }
+
+    fn terms(&self) -> Terms {
+        let (user_flags, replica_count) = ([0; USER_FLAGS_BYTES], self.session.world.borrow().plan.made as u16);
+        let identity = Identity { uuid: POOL_UUID, size_bytes: SIZE_BYTES, user_flags, replica_count };
+        Terms { identity, require: Durability::PowerFailure, of_roster: self.following.of_roster.clone() }
+    }
+
+    fn limits(&self) -> Limits {
+        Limits {
+            first_pause: STEP * 2,
+            longest_pause: STEP * (2 + self.below(20) as u32),
+            rejected_pause: STEP * 60,
+            retry_pause: STEP * 5,
+            heard_interval: STEP * 20,
+            idle_interval: STEP * 40,
+            window_bytes: PAGE_BYTES,
+            read_bytes: PAGE_BYTES,
+            held_bytes: 2 * PAGE_BYTES,
+            bytes_per_second: None,
         }
     }
 
-    /// As `Sending::copy` there, in `copy.rs`.
-    async fn copy(&mut self, missing: &PageMap) -> Result<(), Stop> {
-        let outbox = Arc::clone(&self.following.outbox);
-        let (mut set, left) = (ChangeSet::new(), PageMap::new(SIZE_BYTES));
-        left.add(missing);
-        let (mut is_compared, mut before_bytes) = (!self.is_known, u64::MAX);
-        let note = |written: &PageMap, forgets: bool| {
-            missing.add(written);
-            if !forgets {
-                left.add(written);
-            }
-        };
-        loop {
-            let forgets = self.session.world.borrow().control == Some(Control::DroppedForgotten);
-            note(&outbox.remember(), forgets);
-            let left_bytes = left.count_bytes();
-            let is_held = left_bytes <= HELD_BYTES;
-            let is_last = is_held || outbox.has_writers_wait();
-            if left_bytes >= before_bytes {
-                self.session.world.borrow_mut().count(Fault::FollowerOvertaken);
-                sleep(&self.session.world, 5).await;
-            }
-            before_bytes = left_bytes;
-            if is_last {
-                note(&outbox.begin(), forgets);
-            }
-            outbox.copies(if is_compared { 0 } else { left_bytes });
-            if !self.session.persist_all().await {
-                return Err(self.later());
-            }
-            let held = self.copy_left(&mut set, &left, (std::mem::replace(&mut is_compared, false), is_held)).await?;
-            if is_last {
-                outbox.all_is_read();
-                if !self.session.make_point("").await {
-                    return Err(self.later());
-                }
-            }
-            let taken = if is_last { outbox.take_to_point() } else { None };
-            for (offset, bytes) in held {
-                self.place(&mut set, offset, &bytes)?;
-            }
-            let Some((entries, point)) = taken else { continue };
-            if self.add(&mut set, &entries)? {
-                self.commit(set, &point)?;
-                self.session.world.borrow_mut().count(Fault::FollowerCopied);
-                return self.hear().map_err(Into::into);
-            }
-            entries.iter().map(Entry::range).for_each(|range| left.mark(range));
-            missing.add(&left);
+    fn name(&self) -> PoolName {
+        self.session.world.borrow().urls[self.following.target].name.clone()
+    }
+
+    fn followed(&self) -> &Following {
+        &self.following
+    }
+
+    fn with_known<T>(&self, look: impl FnOnce(&mut Known) -> T) -> T {
+        look(&mut self.following.known.borrow_mut())
+    }
+
+    fn epochs(&self) -> Stopped<Rc<Session>, Self> {
+        if self.session.has_stopped_following.get() { Err(Stop::Ended) } else { Ok(Rc::clone(&self.session)) }
+    }
+
+    async fn connect(&self) -> Result<Site, Cut> {
+        Site::connect(&self.session.world, self.session.writer, self.following.target).ok_or(Cut)
+    }
+
+    async fn ask(&self, site: &Site, request: &Request) -> Result<Reply, Cut> {
+        site.ask(request).await.map_err(|_| Cut)
+    }
+
+    async fn open(&self, site: &Site, request: &Request) -> Result<Reply, Cut> {
+        self.ask(site, request).await
+    }
+
+    fn unfit(&self, why: Reason) -> Cut {
+        if matches!(why, Reason::Apart { .. }) {
+            self.count(Fault::FollowerOfAnother);
         }
+        Cut
     }
 
-    /// As `Sending::copy_left` there.
-    async fn copy_left(
-        &self,
-        set: &mut ChangeSet,
-        left: &PageMap,
-        (is_compared, is_held): (bool, bool),
-    ) -> Result<Vec<(u64, Vec<u8>)>, Stop> {
-        let (mut held, mut from) = (Vec::new(), 0);
-        while let Some(window) = left.take(from, PAGE_BYTES) {
-            from = window.end;
-            let page = (window.start / PAGE_BYTES) as usize;
-            if !is_compared || self.page_of_member(page)? != self.read_page(page).await? {
-                let bytes = bytes_of_words(&self.read_page(page).await?);
-                if is_held {
-                    held.push((window.start, bytes));
-                } else {
-                    self.place(set, window.start, &bytes)?;
-                }
+    fn begin_opening(&self) -> bool {
+        self.following.is_open.set(true);
+        !self.session.has_stopped_following.get()
+    }
+
+    fn note_closed(&self) {
+        self.following.is_open.set(false);
+    }
+
+    fn adopt(&self, mut site: Site, _: &OpenedReply) -> Result<Rc<Member>, Cut> {
+        Ok(Rc::new(Member::new(site.target, site.take(), true)))
+    }
+
+    async fn open_areas(&self, member: &Rc<Member>, _: u64) -> Result<Follower<Attached>, Cut> {
+        let (world, connection) = (Rc::clone(&self.session.world), member.connection.ok_or(Cut)?);
+        let memory = Attached { world, connection };
+        let keep = Keep { count: Some(KEPT_POINTS), fresh: 1 + self.session.world.borrow().step };
+        let opened = Follower::open(memory, staging_len_bytes(), SIZE_BYTES, keep)?;
+        self.check("opened");
+        Ok(opened)
+    }
+
+    fn failure(&self, _: &Rc<Member>) -> Cut {
+        Cut
+    }
+
+    async fn close(&self, member: &Rc<Member>) {
+        fail(&self.session.world, member);
+    }
+
+    async fn boot(&self, member: &Rc<Member>) -> Option<Uuid> {
+        Some(Uuid::from_u128(1 + u128::from(self.session.world.borrow().targets[member.target].boots)))
+    }
+
+    async fn promoted(&self) -> Option<Roster> {
+        let (world, writer, target) = (&self.session.world, self.session.writer, self.following.target);
+        let url = Arc::clone(&world.borrow().urls[target]);
+        let asked = promoted_at(url, POOL_UUID, self.following.of_roster.clone());
+        drive(world, writer, &[target], asked).await.0.ok().flatten()
+    }
+
+    fn fence(&self) {
+        self.count(Fault::PromotedMet);
+        self.session.give_up();
+    }
+
+    async fn due(&self, _: Duration) -> Due {
+        let now = self.session.passed();
+        let due = self.following.outbox.borrow_mut().due(now);
+        match &due {
+            None => sleep(&self.session.world, 2).await,
+            // The network takes its time.
+            Some(Due::Send(..)) => {
+                let pause = self.session.world.borrow_mut().network_time();
+                sleep(&self.session.world, pause).await;
             }
-            if !self.follower.is_at_point() {
-                self.follower.flush_unstaged()?;
-            }
-            if self.session.is_stopping.get() {
-                return Err(Stop::Ended);
-            }
+            _ => {}
         }
-        Ok(held)
+        due.unwrap_or(Due::Nothing)
     }
 
-    /// As `Sending::place` there.
-    fn place(&self, set: &mut ChangeSet, offset: u64, bytes: &[u8]) -> Result<(), Stop> {
-        if self.follower.is_at_point() {
-            return self.follower.put(set, offset, bytes)?.map_err(|_| Stop::Later);
-        }
-        self.follower.write_unstaged(offset, bytes).map_err(Into::into)
+    async fn check_in_use(&self, follower: &Follower<Attached>) -> Result<(), Cut> {
+        follower.memory().read_staging(0, &mut [0; 8])
     }
 
-    fn later(&self) -> Stop {
-        if self.session.is_stopping.get() { Stop::Ended } else { Stop::Later }
+    fn far(&self) -> ConsistencyPoint {
+        let far = self.session.far_now();
+        self.session.world.borrow_mut().truth.hear(&far);
+        far
     }
 
-    /// A page as a member in sync has it.
-    async fn read_page(&self, page: usize) -> Result<Page, Stop> {
-        debug_assert!(page < PAGES && bytes_of(page).end <= SIZE_BYTES);
+    async fn flush_all(&self) -> bool {
+        self.session.persist_all().await
+    }
+
+    async fn make_point(&self) -> bool {
+        make_point(&*self.session, "").await.is_ok()
+    }
+
+    async fn read(&self, range: &Range<u64>) -> Option<Vec<u8>> {
         let open = Rc::clone(&self.session.open.borrow());
         for source in open.members.iter().filter(|source| source.state().is_in_sync()) {
             if let Some(pages) = read(&self.session.world, source).await {
-                return Ok(pages[page]);
+                return Some(bytes_of_words(&pages[(range.start / PAGE_BYTES) as usize]));
             }
         }
-        Err(self.later())
+        None
     }
 
-    fn page_of_member(&self, page: usize) -> Result<Page, Cut> {
-        let mut outcome = Ok(());
-        let pages = pages_of(|at, into| {
-            if at / PAGE_BYTES == page as u64 {
-                outcome = self.follower.memory().read_data(at, into);
-            }
-        });
-        outcome.map(|()| pages[page])
+    async fn differing(&self, follower: &Follower<Attached>, range: &Range<u64>) -> Stopped<Vec<Range<u64>>, Self> {
+        let right = self.read(range).await.ok_or(Stop::Later)?;
+        let mut held = vec![0; right.len()];
+        follower.memory().read_data(range.start, &mut held)?;
+        Ok(if held == right { Vec::new() } else { vec![range.clone()] })
     }
 
-    fn add(&self, set: &mut ChangeSet, entries: &[Entry]) -> Result<bool, Stop> {
-        for entry in entries {
-            self.taken.mark(entry.range());
-        }
-        Ok(self.follower.add_all(set, entries)?)
+    fn note_lost(&self, _: &Cut, _: bool) {
+        self.following.is_lost.set(true);
     }
 
-    fn commit(&mut self, set: ChangeSet, point: &ConsistencyPoint) -> Result<(), Stop> {
-        let mark = self.session.view().newest_mark();
-        self.follower.date_copies(mark)?;
-        self.next = Some(self.follower.numbered(point));
-        self.follower.commit(set, point)?;
-        self.next = None;
-        self.taken.clear();
-        self.following.outbox.applied();
-        self.session.world.borrow_mut().check_follower(self.following.target, "committed");
-        Ok(())
-    }
-
-    /// As `Sending::send_next` there.
-    async fn send_next(&mut self) -> Result<(), Interrupted> {
-        if !self.following.outbox.take_gone().is_empty() {
-            self.session.world.borrow_mut().count(Fault::PointNotKept);
-        }
-        match self.following.outbox.wait(Duration::ZERO) {
-            Due::Ended => return Err(Interrupted::Stopped(Stop::Ended)),
-            Due::Copy => {
-                self.session.world.borrow_mut().count(Fault::FollowerFellBehind);
-                return Err(Interrupted::Overtaken);
-            }
-            Due::Point => {
-                if !self.session.make_point("").await {
-                    sleep(&self.session.world, 5).await;
+    fn note(&self, progress: Progress<'_>) {
+        match progress {
+            Progress::Connected { is_known, .. } => {
+                self.following.is_lost.set(false);
+                if is_known {
+                    self.count(Fault::FollowerBackWhereItWas);
                 }
             }
-            Due::Send(entries, point) => {
-                let pause = self.session.world.borrow_mut().network_time();
-                let mut set = ChangeSet::new();
-                if !self.add(&mut set, &entries)? {
-                    return Err(Interrupted::Overtaken);
-                }
-                // The network takes its time.
-                sleep(&self.session.world, pause).await;
-                self.commit(set, &point)?;
-            }
-            Due::Nothing => {
-                sleep(&self.session.world, 2).await;
-                // One that is lost is noticed though nothing is written.
-                let mut number = [0; 8];
-                self.follower.memory().read_staging(0, &mut number)?;
-            }
+            Progress::Following { .. } => self.count(Fault::FollowerCopied),
+            Progress::FellBehind { .. } => self.count(Fault::FollowerFellBehind),
+            Progress::Overtaken { .. } => self.count(Fault::FollowerOvertaken),
+            Progress::Committed { .. } => self.check("committed"),
+            Progress::PointsGone(_) => self.count(Fault::PointNotKept),
+            Progress::Copying | Progress::Heard => {}
         }
-        self.hear().map_err(Into::into)
     }
 
-    fn hear(&mut self) -> Result<(), Cut> {
-        let step = self.session.world.borrow().step;
-        if self.heard_at.is_none_or(|at| step >= at + HEARD_STEPS) {
-            let far = self.session.far();
-            self.session.world.borrow_mut().truth.hear(&far);
-            self.follower.hear(&far)?;
-            self.heard_at = Some(step);
-        }
-        Ok(())
+    fn note_kept_points(&self, follower: &mut Follower<Attached>) {
+        follower.take_news();
+    }
+
+    fn is_member(&self) -> bool {
+        true
+    }
+
+    async fn pause(&self, pause: Duration) -> bool {
+        sleep(&self.session.world, steps_of(pause)).await;
+        !self.session.has_stopped_following.get()
+    }
+
+    fn now(&self) -> Duration {
+        self.session.passed()
     }
 }
 

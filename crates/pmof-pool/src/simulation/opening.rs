@@ -259,6 +259,8 @@ fn new_session(
         written_bytes: Cell::new(0),
         kept_pages: RefCell::default(),
         pointing: Lock::default(),
+        at_point: RefCell::default(),
+        has_stopped_following: Cell::new(false),
         writes: Arc::default(),
         under_way: RefCell::default(),
         view_lock: Lock::default(),
@@ -280,7 +282,10 @@ fn started(world: &Shared, mut session: Session, found: &Pages, electorate: &Ele
     if found.iter().any(is_rotten) {
         world.borrow_mut().count(Fault::RotFoundByOpening);
     }
-    session.number = world.borrow_mut().truth.opened(session.writer, opening, found);
+    let promoted = world.borrow().promoted;
+    // What the former members are found to be is no longer a pool.
+    let is_former = promoted.is_some_and(|promoted| !session.targets_in_use().contains(&promoted));
+    session.number = if is_former { None } else { world.borrow_mut().truth.opened(session.writer, opening, found) };
     if session.number.is_some() {
         session.check_equal();
     } else {

@@ -39,6 +39,8 @@ pub(super) struct Plan {
     pub(super) waits_at_bound: bool,
     /// In the end that is all that is left.
     pub(super) ends_with_promotion: bool,
+    /// One of the former writers lives on when that is promoted.
+    pub(super) has_former_writer: bool,
     /// What decides which epoch is in force.
     pub(super) keeper: KeptBy,
 }
@@ -63,6 +65,7 @@ impl Plan {
         // Of a pool with such a keeper no member is promoted.
         let ends_with_promotion = ends_with_promotion && !is_kept_outside;
         let (is_far, has_rot, has_versions) = (!random.once_in(3), random.once_in(2), random.once_in(4));
+        let has_former_writer = ends_with_promotion && !has_changes && !Random::new(seed.rotate_left(56)).once_in(3);
         let has_state_rot = Random::new(seed.rotate_left(48)).once_in(2);
         Self {
             made,
@@ -78,6 +81,7 @@ impl Plan {
             is_far,
             waits_at_bound,
             ends_with_promotion,
+            has_former_writer,
             keeper,
         }
     }
@@ -130,6 +134,12 @@ pub(super) enum Control {
     DroppedForgotten,
     /// A point is sent before what is before it is durable on the members in sync.
     PointBeforeFlush,
+    /// An asynchronous member that a writer meets lacks nothing that is not remembered, as the writer takes it.
+    LeftAtNotCompared,
+    /// A former writer goes on to follow a member up that was promoted.
+    FormerFollows,
+    /// A member that is promoted names itself alone before it has an epoch of its own.
+    PromotedByRosterFirst,
     /// What is repaired is made what the wrong copy holds.
     RottenTaken,
     /// A file of another format is read as one of this.
@@ -154,7 +164,11 @@ impl Control {
                 !plan.has_changes && plan.asynchronous.is_none() && plan.keeper == KeptBy::Members
             }
             Self::RemovedVotes | Self::AnnouncedHolds | Self::WitnessJoins | Self::WitnessCaughtUp => plan.has_changes,
-            Self::StagingNotFlushed | Self::DroppedForgotten | Self::PointBeforeFlush => plan.asynchronous.is_some(),
+            Self::StagingNotFlushed | Self::DroppedForgotten | Self::PointBeforeFlush | Self::LeftAtNotCompared => {
+                plan.asynchronous.is_some()
+            }
+            Self::FormerFollows => plan.has_former_writer,
+            Self::PromotedByRosterFirst => plan.ends_with_promotion,
             Self::RottenTaken => plan.has_rot,
             Self::VersionNotChecked => plan.has_versions,
             Self::StateWrittenOnce => plan.has_state_rot,
@@ -167,7 +181,7 @@ impl Control {
     }
 }
 
-pub(super) const CONTROLS: [Control; 25] = [
+pub(super) const CONTROLS: [Control; 28] = [
     Control::AcknowledgedEarly,
     Control::PageNotMarked,
     Control::BehindAsSource,
@@ -186,6 +200,9 @@ pub(super) const CONTROLS: [Control; 25] = [
     Control::StagingNotFlushed,
     Control::DroppedForgotten,
     Control::PointBeforeFlush,
+    Control::LeftAtNotCompared,
+    Control::FormerFollows,
+    Control::PromotedByRosterFirst,
     Control::RottenTaken,
     Control::VersionNotChecked,
     Control::StateWrittenOnce,

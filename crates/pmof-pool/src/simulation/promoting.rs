@@ -1,20 +1,25 @@
-//! Whoever looks at an asynchronous member, or goes on with it alone, as `pool/promotion.rs` has it, with its own decisions.
+//! An asynchronous member is looked at, and promoted by what the engine decides.
 
-use pmof_control::{ANCESTORS_MAX, ConsistencyPoint, Epoch, OpenFor, Request, Role, RosterMember, RosterPart};
+use pmof_control::{ConsistencyPoint, OpenFor, Request};
+use pmof_replication::{
+    following::Replica,
+    promotion::{Candidate, Promoting},
+};
 
 use super::{
     areas::SIZE_BYTES,
     faults::Fault,
     names::fresh,
+    plan::Control,
     random::Random,
+    serving::POOL_UUID,
     target::Held,
     truth::Pages,
     world::{WALL_CLOCK_MS, World},
 };
 use crate::{
     Promotion,
-    follower::{AtPoint, Follower, FollowerMemory, Kept, kept_points},
-    roster::settled_behind,
+    follower::{AtPoint, Follower, FollowerMemory, Kept, find_point, kept_points},
 };
 
 /// The asynchronous member is looked at as it would be after a crash now. What that does has numbers of its own.
@@ -84,11 +89,18 @@ pub(super) fn promote(world: &mut World) {
     roll_back_somewhere(world, &mut follower);
     let pages = image.pages();
     world.truth.promoted(&pages);
-    found_pool(world, target, &pages);
-    for (other, target_of) in world.targets.iter_mut().enumerate().filter(|(other, _)| *other != target) {
-        (target_of.is_there, world.known[other]) = (false, false);
+    // Who is interrupted does it again.
+    while !found_pool(world, target) {
+        world.count(Fault::PromotionInterrupted);
+    }
+    let promoted = &mut world.targets[target];
+    (promoted.durable, promoted.cache) = (pages, pages);
+    for other in (0..world.targets.len()).filter(|other| *other != target) {
+        world.stop(other, true);
+        (world.targets[other].is_there, world.targets[other].is_up, world.known[other]) = (false, true, false);
     }
     world.known[target] = true;
+    world.promoted = Some(target);
     world.plan.made = 1;
     world.count(Fault::Promoted);
 }
@@ -112,6 +124,10 @@ fn roll_back_somewhere<M: FollowerMemory>(world: &mut World, follower: &mut Foll
     let Ok(Kept::Points(index)) = kept_points(follower.memory()) else { return };
     let Some(kept) = index.points.first().filter(|_| !world.random.once_in(8)) else { return };
     let number = kept.point.number;
+    let wanted = if world.random.once_in(2) { kept.point.name.clone() } else { number.to_string() };
+    if find_point(&index, &wanted) != Some(kept) {
+        world.truth.violate(|| format!("{wanted:?} is not found in {:?}", index.points));
+    }
     let expected = pages_at(follower.memory(), number);
     let is_back = follower.roll_back(number).is_ok();
     let held = super::areas::pages_of(|at, into| _ = follower.memory().read_data(at, into));
@@ -121,26 +137,35 @@ fn roll_back_somewhere<M: FollowerMemory>(world: &mut World, follower: &mut Foll
     world.count(Fault::RolledBack);
 }
 
-/// As `Open::found_pool` there, by what it asks of its target.
-fn found_pool(world: &mut World, number: usize, pages: &Pages) {
+/// Makes a pool of a member. False: its target or the program died in the middle.
+fn found_pool(world: &mut World, number: usize) -> bool {
     let Ok(replica) = world.opened(number, OpenFor::Write) else {
-        return world.truth.violate(|| format!("t{number} cannot be opened to go on alone"));
+        world.truth.violate(|| format!("t{number} cannot be opened to go on alone"));
+        return true;
     };
-    let (state, roster, index) = (replica.state().clone(), replica.roster().clone(), world.targets[number].index);
-    world.targets[number].open = Some(Held { by: usize::MAX, replica });
-    let (epoch, opening) = (Epoch::new(fresh(), [index]), state.opening.saturating_add(1));
-    let ancestors = std::iter::once(state.epoch).chain(state.ancestors.iter().copied()).take(ANCESTORS_MAX).collect();
-    let member = roster.member(index).map(|member| RosterMember { role: Role::Data, ..member.clone() });
-    let settled = settled_behind(&roster, member.into_iter().collect(), opening).encode();
-    let rosters = RosterPart::requests(&settled.unwrap_or_default()).collect::<Vec<_>>();
-    let epochs = [Request::Begin { opening, epoch, ancestors }, Request::Confirm { epoch: epoch.id }];
-    let requests = epochs.into_iter().chain(rosters).chain([Request::Close { in_order: true }]);
-    for request in requests {
-        let served = world.serve_open(number, &request);
-        if !matches!(served, Some(Ok(_))) {
-            world.truth.violate(|| format!("t{number} goes not on alone: {served:?}"));
+    let (state, roster, target) = (replica.state().clone(), replica.roster().clone(), &mut world.targets[number]);
+    let found = Candidate::of((POOL_UUID, SIZE_BYTES), (target.index, target.replica_uuid), roster);
+    target.open = Some(Held { by: usize::MAX, replica });
+    let Ok(candidate) = found else {
+        // It was promoted, but for the last request.
+        let _ = world.serve_open(number, &Request::Close { in_order: true });
+        return true;
+    };
+    let promoting = candidate.promote(&state, candidate.newest_version([]), fresh(), world.unix_ms(0));
+    let Promoting { mut requests, .. } = promoting.expect("a roster of one member can be encoded");
+    if world.control == Some(Control::PromotedByRosterFirst) {
+        requests.sort_by_key(|(request, _)| !matches!(request, Request::SetRoster { .. }));
+    }
+    for (request, expected) in requests {
+        if world.random.once_in(8) {
+            world.stop(number, true);
+            (world.targets[number].open, world.targets[number].is_up) = (None, true);
+            return false;
+        }
+        match world.serve_open(number, &request) {
+            Some(Ok(reply)) if reply == expected => {}
+            served => world.truth.violate(|| format!("t{number} goes not on alone: {served:?}")),
         }
     }
-    let target = &mut world.targets[number];
-    (target.durable, target.cache) = (*pages, *pages);
+    true
 }

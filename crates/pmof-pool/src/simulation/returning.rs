@@ -3,7 +3,7 @@
 use std::{ops::Range, rc::Rc, sync::Arc, task::Poll, time::Duration};
 
 use pmof_access::Durability;
-use pmof_control::{ControlVersion, FailureDomain, MessageHead, PoolName, Reply, Request, Roster, USER_FLAGS_BYTES};
+use pmof_control::{FailureDomain, PoolName, Reply, Request, Roster, USER_FLAGS_BYTES};
 use pmof_replication::{
     asking::Reason,
     epochs::{Driver, Epochs},
@@ -17,7 +17,6 @@ use pmof_replication::{
 use uuid::Uuid;
 
 use super::{
-    asking::{judged, lost, replied},
     faults::Fault,
     plan::{Control, PAGES},
     scrubbing::compared,
@@ -25,9 +24,9 @@ use super::{
     session::{
         Member, Open, Session, answer, ask, bytes_of, encoded, fail, give_roster, positions, read, reply_in, send, tell,
     },
+    site::Site,
     target::{Answer, Message},
     tasks::{Guard, Shared, sleep},
-    versions::REQUEST_ID,
 };
 use crate::{
     ReplicaError,
@@ -235,23 +234,6 @@ async fn within<T>(world: &Shared, limit: Option<Duration>, run: impl Future<Out
     .await
 }
 
-/// A connection to a target, of a replica that is no member yet.
-struct Site {
-    world: Shared,
-    target: usize,
-    version: ControlVersion,
-    /// `None` once a member has it.
-    connection: Option<usize>,
-}
-
-impl Drop for Site {
-    fn drop(&mut self) {
-        if let Some(connection) = self.connection {
-            self.world.borrow_mut().close_here(connection);
-        }
-    }
-}
-
 /// The return of the member at a position.
 struct Return {
     session: Rc<Session>,
@@ -351,17 +333,7 @@ impl engine::Returns for Return {
     }
 
     async fn connect(&self, lost: &Rc<Member>) -> Option<Site> {
-        let world = &mut *self.world().borrow_mut();
-        let (target, connection) = (lost.target, world.connect(self.session.writer, lost.target)?);
-        let other = world.targets[target].version;
-        match other.agreed() {
-            Ok(version) => Some(Site { world: Rc::clone(self.world()), target, version, connection: Some(connection) }),
-            Err(error) => {
-                world.close_here(connection);
-                judged(world, other, error.into());
-                None
-            }
-        }
+        Site::connect(self.world(), self.session.writer, lost.target)
     }
 
     fn name(&self) -> PoolName {
@@ -370,15 +342,11 @@ impl engine::Returns for Return {
     }
 
     async fn open(&self, site: &Site, request: &Request) -> Result<Reply, ReplicaError> {
-        self.ask(site, request).await
+        site.ask(request).await
     }
 
     async fn ask(&self, site: &Site, request: &Request) -> Result<Reply, ReplicaError> {
-        let connection = site.connection.ok_or_else(lost)?;
-        let head = MessageHead { version: site.version, request_id: REQUEST_ID };
-        let question = self.world().borrow_mut().send(connection, Message::Encoded(request.encode(head)?));
-        let answer = std::future::poll_fn(|_| self.world().borrow_mut().answer(connection, question)).await;
-        replied(&mut self.world().borrow_mut(), answer, site.version)
+        site.ask(request).await
     }
 
     fn note_failure(&self, _: &Rc<Member>, _: ReplicaError) {}
@@ -395,7 +363,7 @@ impl engine::Returns for Return {
         is_witness: bool,
     ) -> Option<Rc<Member>> {
         assert_eq!(site.target, lost.target, "a replica returns to where it was");
-        Some(Rc::new(lost.reconnected(site.connection.take(), is_witness)))
+        Some(Rc::new(lost.reconnected(site.take(), is_witness)))
     }
 
     async fn boot(&self, _: &Rc<Member>) -> Option<Uuid> {

@@ -11,6 +11,7 @@ use std::{
 use pmof_control::{ControlVersion, MessageHead, Reply, Request, Roster, RosterPart};
 use pmof_replication::{
     epochs::{self, Driver, Epochs, MemberQuorum},
+    following::{WriteCount, finish},
     keeper::KeeperError,
     member_state::{Event, Link, MemberCell, MemberState, Transition},
 };
@@ -32,7 +33,6 @@ use crate::{
     catch_up::CatchUp,
     membership::Membership,
     older_pages::OlderPages,
-    outbox::WriteCount,
     pages::{PAGE_BYTES, PageMap},
     scrub::most_hold,
     view::{Positions, View},
@@ -116,6 +116,10 @@ pub(super) struct Session {
     pub(super) written_bytes: Cell<u64>,
     pub(super) kept_pages: RefCell<Pages>,
     pub(super) pointing: Lock,
+    /// The pool, and writes that had begun, where a point is that is made now.
+    pub(super) at_point: RefCell<(Pages, Vec<(usize, u64)>)>,
+    /// Nothing is sent to asynchronous members from now on.
+    pub(super) has_stopped_following: Cell<bool>,
     pub(super) writes: Arc<WriteCount>,
     /// Writes that have begun and are not kept yet.
     pub(super) under_way: RefCell<Vec<(usize, u64)>>,
@@ -207,15 +211,6 @@ pub(super) async fn tell(world: &Shared, member: &Member, (request, expected): (
         fail(world, member);
     }
     is_told
-}
-
-pub(super) async fn tell_all(world: &Shared, member: &Member, questions: &[(Request, Reply)]) -> bool {
-    for (request, expected) in questions {
-        if !tell(world, member, (request, expected)).await {
-            return false;
-        }
-    }
-    true
 }
 
 /// As `give_roster`.
@@ -614,7 +609,7 @@ impl Session {
     pub(super) async fn close(&self) {
         self.is_stopping.set(true);
         until(|| self.lanes.get() == 0).await;
-        self.finish_followers().await;
+        finish(self).await;
         let _hold = self.hold.lock().await;
         self.flush_everything().await;
         {

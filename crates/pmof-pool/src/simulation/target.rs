@@ -23,12 +23,6 @@ use super::{
 
 #[derive(Clone, Debug)]
 pub(super) enum Message {
-    /// Opens the replica; `takes_over`: whoever else has it open is fenced first, and so is one that has begun the epoch which is claimed, or
-    /// has named it.
-    Open {
-        takes_over: bool,
-        claim: Claim,
-    },
     /// Makes an empty replica and opens it.
     Create {
         index: u16,
@@ -52,8 +46,6 @@ pub(super) enum Message {
 #[derive(Clone, Debug)]
 pub(super) enum Answer {
     Opened(Box<Replica>),
-    Busy,
-    NotFound,
     AlreadyThere,
     Info {
         replica: Box<Replica>,
@@ -184,7 +176,7 @@ impl Target {
     /// What it answers where it, or what lies there, is of another version.
     fn refusal(&self, message: &Message) -> Option<Vec<u8>> {
         let is_refused = match message {
-            Message::Open { .. } | Message::Info | Message::Encoded(_) => self.is_there || !self.version.is_of_file(),
+            Message::Info | Message::Encoded(_) => self.is_there || !self.version.is_of_file(),
             Message::Create { .. } | Message::Remove(_) => !self.version.is_of_file(),
             _ => false,
         };
@@ -321,15 +313,6 @@ impl World {
             return Some(Answer::OtherVersion(self.targets[number].version, reply));
         }
         match message {
-            Message::Open { takes_over, claim } => {
-                let silence = if *takes_over { Duration::ZERO } else { Duration::MAX };
-                return Some(match self.take_over(index, silence, *claim) {
-                    Ok(()) => Answer::Opened(Box::new(self.targets[number].replica())),
-                    Err(StoreError::Busy { .. }) => Answer::Busy,
-                    Err(StoreError::NotFound { .. }) => Answer::NotFound,
-                    Err(_) => Answer::Refused,
-                });
-            }
             Message::Encoded(request) => return Some(self.serve(index, request)),
             Message::Create { index: replica, count, is_witness } => {
                 return Some(self.create(index, (*replica, *count), *is_witness));
@@ -356,11 +339,7 @@ impl World {
             _ => {}
         }
         match message {
-            Message::Open { .. }
-            | Message::Create { .. }
-            | Message::Info
-            | Message::Remove(_)
-            | Message::Encoded(_) => None,
+            Message::Create { .. } | Message::Info | Message::Remove(_) | Message::Encoded(_) => None,
             Message::Write { .. } if target.is_witness => None,
             Message::Write { page, words } => {
                 target.cache[*page] = *words;

@@ -48,8 +48,8 @@ impl Tasks {
         !self.running.borrow().iter().any(is_of) && !self.started.borrow().iter().any(is_of)
     }
 
-    /// Lets each thread run until it waits; the first is the `first`-th. `before`: is told whose it is.
-    pub(super) fn poll(&self, first: usize, before: impl Fn(usize)) {
+    /// Lets each thread run until it waits; the first is the `first`-th.
+    pub(super) fn poll(&self, first: usize) {
         self.running.borrow_mut().append(&mut self.started.borrow_mut());
         let mut running = std::mem::take(&mut *self.running.borrow_mut());
         let count = running.len();
@@ -60,7 +60,6 @@ impl Tasks {
             if self.paused.borrow().contains(writer) {
                 continue;
             }
-            before(*writer);
             is_done[index] = matches!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(()));
         }
         let mut is_done = is_done.into_iter();

@@ -43,6 +43,8 @@ struct Opening {
     issued: [Vec<u64>; PAGES],
     /// The latest that was acknowledged; what was recovered at first.
     committed: Pages,
+    /// An asynchronous member was promoted: what was acknowledged before is lost, on purpose, beyond what it had.
+    is_promotion: bool,
 }
 
 impl Opening {
@@ -95,6 +97,7 @@ impl Truth {
             recovered: [[0; WORDS]; PAGES],
             issued: Default::default(),
             committed: [[0; WORDS]; PAGES],
+            is_promotion: false,
         };
         Self {
             openings: vec![first],
@@ -127,7 +130,8 @@ impl Truth {
             });
         }
         let (writer, issued) = (Some(writer), Default::default());
-        self.openings.push(Opening { writer, epoch, recovered: *found, issued, committed: *found });
+        let (committed, is_promotion) = (*found, false);
+        self.openings.push(Opening { writer, epoch, recovered: *found, issued, committed, is_promotion });
         Some(self.openings.len() - 1)
     }
 
@@ -162,7 +166,7 @@ impl Truth {
             *committed = value.max(*committed);
         }
         // A writer that was fenced may still learn of what its successor has found.
-        if let Some(next) = self.openings.get(opening + 1) {
+        if let Some(next) = self.openings.get(opening + 1).filter(|next| !next.is_promotion) {
             let found = next.recovered[page];
             if found.iter().any(|found| *found < value) {
                 self.violate(|| {
@@ -208,9 +212,10 @@ impl Truth {
 
     /// What was written behind a point in its opening, and of this all that was acknowledged, is lost, on purpose: the pool goes on from there.
     pub(super) fn promoted(&mut self, pages: &Pages) {
-        let (recovered, committed) = (sound(pages), sound(pages));
+        let (recovered, issued) = (sound(pages), Default::default());
         self.roster = (0, 0);
-        self.openings = vec![Opening { writer: None, epoch: 0, recovered, issued: Default::default(), committed }];
+        let (committed, is_promotion) = (recovered, true);
+        self.openings.push(Opening { writer: None, epoch: 0, recovered, issued, committed, is_promotion });
     }
 
     /// A writer was told that a roster is in force.

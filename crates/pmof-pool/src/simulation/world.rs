@@ -7,7 +7,7 @@ use std::{
     task::Poll,
 };
 
-use pmof_control::{Claim, OpenFor, PoolState, Reply, Request, Role, Roster, RosterMember, SettledVersion};
+use pmof_control::{OpenFor, PoolState, Reply, Request, Role, Roster, RosterMember, SettledVersion};
 use pmof_replication::keeper::KeptBy;
 use pmof_target::engine::OpenReplica;
 
@@ -107,6 +107,8 @@ pub(super) struct World {
     pub(super) rotten: u64,
     /// Nothing goes wrong any more.
     pub(super) is_faultless: bool,
+    /// The asynchronous member that a pool was made of.
+    pub(super) promoted: Option<usize>,
     /// What happened, where it is asked for.
     pub(super) trace: Option<Vec<String>>,
 }
@@ -173,6 +175,7 @@ impl World {
             control,
             rotten: 0,
             is_faultless: false,
+            promoted: None,
             looked: BTreeMap::new(),
             readers: 0,
             trace: None,
@@ -437,11 +440,6 @@ fn may_come_twice(message: &Message) -> bool {
 
 fn brief_message(message: &Message) -> String {
     match message {
-        Message::Open { takes_over, claim } => {
-            let named = claim.epoch().map_or_else(String::new, names::of_id);
-            let is_later = matches!(claim, Claim::Superseded(_));
-            format!("Open, takes over: {takes_over}, names {named}{}", if is_later { " as superseded" } else { "" })
-        }
         Message::Encoded(request) => match Request::decode(request) {
             Ok((_, Request::Begin { epoch, .. })) => format!("Begin {}", names::of(&epoch)),
             Ok((_, Request::Confirm { epoch })) => format!("Confirm {}", names::of_id(epoch)),

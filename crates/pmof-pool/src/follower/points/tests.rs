@@ -4,6 +4,7 @@ use std::{
 };
 
 use pmof_mem::{Durability, Medium, MediumKind, MemError, Memory, ShadowMedium, shadow::for_each_crash_point};
+use pmof_replication::following::{self, Replica, ShippedRules};
 use proptest::prelude::*;
 
 use super::*;
@@ -69,7 +70,8 @@ fn commit<M: FollowerMemory>(follower: &mut Follower<M>, step: &Step) -> Result<
     for (offset, bytes) in &step.writes {
         assert_eq!(follower.add(&mut set, *offset, bytes)?, Ok(()));
     }
-    follower.commit(set, &point_of(follower.applied().map_or(1, |applied| applied + 1), step.name))
+    let point = point_of(follower.applied().map_or(1, |applied| applied + 1), step.name);
+    following::commit(&ShippedRules, follower, set, &point)
 }
 
 fn commit_all(follower: &mut Follower<OnMedium<'_>>, steps: &[Step]) {

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use pmof_control::{MeantReplica, PoolRefusal, Request, Role, RosterMember};
+use pmof_replication::following::tell_epoch;
 
 use super::{ChangeError, Changer, Made, is_known, outcome, place};
 use crate::{
@@ -11,6 +12,7 @@ use crate::{
     membership::Changed,
     pool::{
         Pool,
+        epochs::done,
         events::Event,
         followers::{Followers, check_staging_name, staging_options},
         opening::undo_creation,
@@ -49,10 +51,10 @@ impl Changer<'_> {
         let not_made = |source| ChangeError::NotMade { replica: place(url), source };
         let is_staged = staged.is_ok();
         let told = staged.and_then(|()| {
-            let control = member.control().ok_or_else(|| not_made(Arc::new(ReplicaError::Unexpected)))?;
             // It knows that it is behind before anybody knows of it: what it was made with would pass for another line of the pool.
             let lost = || member.standing().failure().map_or_else(|| Arc::new(ReplicaError::Behind), Arc::clone);
-            self.epochs.tell_asynchronous(control, of_roster.index).map(drop).ok_or_else(|| not_made(lost()))
+            let told = tell_epoch(&*self.epochs, &member, of_roster.index);
+            done(told).map(drop).ok_or_else(|| not_made(lost()))
         });
         let noted = told.and_then(|()| outcome(self.epochs.set_uncounted(of_roster.index, Some(of_roster.clone()))));
         if noted.is_err() && !matches!(noted, Err(ChangeError::Undecided)) {

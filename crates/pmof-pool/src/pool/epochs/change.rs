@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use pmof_control::{Reply, Request, Roster, RosterMember, RosterPart};
 use pmof_replication::epochs as engine;
-use uuid::Uuid;
 
 use super::{Epochs, done};
 use crate::{
     ReplicaError,
     member::{Control, Member},
     membership::{Changed, Planned},
-    view::{Introduction, Positions, Rule},
+    view::{Positions, Rule},
 };
 
 impl Epochs {
@@ -62,23 +61,6 @@ impl Epochs {
     /// Notes durably that it is known that the pool was forced.
     pub(in crate::pool) fn clear_forced(&self) -> Changed {
         self.run(&mut self.state.lock(), |driver| done(engine::clear_forced(driver)))
-    }
-
-    /// Has an asynchronous member know durably of the epoch in force, which it is behind and which this returns, and of the pool's members. `None`: it did not take
-    /// that.
-    pub(in crate::pool) fn tell_asynchronous(&self, control: &Control, index: u16) -> Option<Uuid> {
-        let (roster, epoch, introduction) = {
-            let mut state = self.state.lock();
-            {
-                let known = &mut state.known;
-                (known.membership.roster().cloned(), known.view.epoch()?, known.view.introduction(index, None)?)
-            }
-        };
-        let Introduction::Tell(to_tell) = introduction else { return None };
-        // First: what it says of epochs counts for the members that it names.
-        let is_told = roster.as_ref().is_none_or(|roster| give_roster(control, roster))
-            && to_tell.iter().all(|(request, expected)| control.ask_for(request, expected).is_ok());
-        is_told.then_some(epoch)
     }
 
     /// Changes the members durably, while nothing else changes an epoch. What is posted meanwhile is acknowledged behind it.

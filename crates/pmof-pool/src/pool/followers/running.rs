@@ -1,30 +1,25 @@
 //! What the asynchronous members of an open pool are up to: a thread for each, and the points that the pool makes.
 
 use std::{
+    collections::VecDeque,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use pmof_control::{ConsistencyPoint, Role, RosterMember};
+use pmof_replication::following::{self as engine, Outbox, Points, ShippedRules};
 
-use super::{AsynchronousState, Followers, Following, Rooms, Stop, Told, attach::tell_unkept};
+use super::{AsynchronousState, Followers, Following, Rooms, SharedOutbox, Told, driver::One};
 use crate::{
-    PoolError, PoolUrl, Receipt, ReplicaError,
+    PoolError, PoolUrl, Receipt,
     member::Written,
-    outbox::Outbox,
-    pool::{Pool, Shared, events::Event, opened::place},
+    pool::{Pool, Shared, epochs::done, events::Event, opened::place},
 };
-
-/// Time between two tries to connect to a member: doubled each time.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_secs(2);
-/// The same of one that is not the member that it was.
-const REJECTED_PAUSE: Duration = Duration::from_secs(30);
 
 /// How often it is looked whether all was sent, when the pool is closed.
 const SENT_LOOK: Duration = Duration::from_millis(2);
@@ -43,9 +38,9 @@ impl Followers {
             place: place(&url),
             url,
             outbox: Arc::new(self.outbox()),
-            left_at: Mutex::default(),
+            known: Mutex::default(),
             is_open: AtomicBool::new(false),
-            told: Mutex::new(Told { state: AsynchronousState::Connecting, lost_since: None, epoch: None, point: None }),
+            told: Mutex::new(Told { state: AsynchronousState::Connecting, lost_since: None, point: None }),
         });
         self.list.write().push(Arc::clone(&following));
         self.is_any.store(true, Ordering::Release);
@@ -56,80 +51,72 @@ impl Followers {
         }
     }
 
-    fn outbox(&self) -> Outbox {
-        let outbox = Outbox::new(self.bound, self.identity.size_bytes, Arc::clone(&self.writes));
+    fn outbox(&self) -> SharedOutbox {
+        let mut outbox = Outbox::new(self.bound, self.identity.size_bytes, Arc::clone(&self.writes));
         if self.keep.count == Some(0) {
             outbox.stop_at_names(false, None);
         }
-        outbox
-    }
-
-    /// Has the members that are connected be at the end of what was written, and those that are being connected to at a point with a name that is the end, and ends.
-    fn finish(&self, shared: &Shared) {
-        let list = self.list.read().clone();
-        let is_any_on = list.iter().any(|following| following.outbox.lag().is_some() || following.awaits_name());
-        if is_any_on && shared.make_point("").is_ok() {
-            let began = Instant::now();
-            let is_sent = |following: &Arc<Following>| following.outbox.is_sent() && !following.awaits_name();
-            while !list.iter().all(is_sent) && began.elapsed() < self.reach.loss_timeout {
-                thread::sleep(SENT_LOOK);
-            }
-        }
-        self.stop();
-        for following in &list {
-            tell_unkept(shared, following, following.outbox.take_unsent());
-        }
-        // Their targets take it for a writer's death where this process ends before they are closed.
-        let (began, is_open) = (Instant::now(), |following: &Arc<Following>| following.is_open.load(Ordering::Acquire));
-        while list.iter().any(is_open) && began.elapsed() < self.reach.loss_timeout {
-            thread::sleep(SENT_LOOK);
-        }
+        SharedOutbox::new(self.bound, self.began, outbox)
     }
 
     fn run(&self, pool: &Weak<Shared>, following: &Following) {
-        let (mut pause, mut is_told) = (FIRST_PAUSE, false);
-        loop {
-            let has_followed = AtomicBool::new(false);
-            let stop = self.follow(pool, following, &has_followed, |stop| {
-                if has_followed.load(Ordering::Relaxed) {
-                    (pause, is_told) = (FIRST_PAUSE, false);
-                }
-                if let Stop::Lost(why) | Stop::Rejected(why) = stop {
-                    following.note_lost(pool, why, std::mem::replace(&mut is_told, true));
-                }
-            });
-            following.is_open.store(false, Ordering::Release);
-            match stop {
-                Stop::Ended => return,
-                Stop::Rejected(_) => pause = REJECTED_PAUSE,
-                Stop::Later | Stop::Lost(_) => {}
-            }
-            if !self.pause(pause) || !self.has(following) {
-                return;
-            }
-            pause = (pause * 2).min(LONGEST_PAUSE.max(pause));
-        }
+        done(engine::follow_up(&One { followers: self, pool, following }));
     }
 }
 
-impl Following {
-    /// The member is not followed up any more, which the program is told unless it was before.
-    fn note_lost(&self, pool: &Weak<Shared>, why: &Arc<ReplicaError>, is_told: bool) {
-        let mut told = self.told.lock();
-        told.state = AsynchronousState::Lost(Arc::clone(why));
-        told.lost_since.get_or_insert_with(Instant::now);
-        drop(told);
-        let Some(shared) = pool.upgrade().filter(|_| !is_told) else { return };
-        shared.events.add(Event::NotFollowing { replica: Arc::clone(&self.place), why: Arc::clone(why) });
-        if let Ok(open) = shared.hold() {
-            shared.tell_status(&open);
-        }
+/// Tells of points that the program named and that a member does not keep.
+pub(super) fn tell_unkept(pool: &Shared, following: &Following, points: impl IntoIterator<Item = ConsistencyPoint>) {
+    for point in points {
+        pool.events.add(Event::PointNotKept { replica: Arc::clone(&following.place), point });
+    }
+}
+
+/// A pool, whether it has asynchronous members or not.
+impl Points for Shared {
+    type Followed = Arc<Following>;
+    type Rules = ShippedRules;
+    type Pointing<'p> = Option<MutexGuard<'p, ()>>;
+    type Receipt = Receipt;
+    type Error = PoolError;
+
+    fn rules(&self) -> ShippedRules {
+        ShippedRules
     }
 
-    /// Whether a point with a name waits for the member, which is being connected to or copied to.
-    fn awaits_name(&self) -> bool {
-        let is_lost = matches!(self.told.lock().state, AsynchronousState::Lost(_));
-        !is_lost && self.outbox.has_name_wait()
+    fn followed(&self) -> Vec<Arc<Following>> {
+        self.followers.as_ref().map(|followers| followers.list.read().clone()).unwrap_or_default()
+    }
+
+    async fn lock(&self) -> Option<MutexGuard<'_, ()>> {
+        self.followers.as_ref().map(|followers| followers.pointing.lock())
+    }
+
+    fn far(&self) -> ConsistencyPoint {
+        self.followers.as_ref().map(|followers| followers.far()).unwrap_or_default()
+    }
+
+    async fn persist(&self, written: Written) -> Result<Receipt, PoolError> {
+        self.writable()?.persist(written)
+    }
+
+    fn note_unsent(&self, following: &Arc<Following>, points: VecDeque<ConsistencyPoint>) {
+        tell_unkept(self, following, points);
+    }
+
+    fn stop(&self) {
+        self.stop_followers();
+    }
+
+    fn closing_limits(&self) -> (Duration, Duration) {
+        (self.followers.as_ref().map_or(Duration::ZERO, |followers| followers.reach.loss_timeout), SENT_LOOK)
+    }
+
+    async fn sleep(&self, pause: Duration) {
+        thread::sleep(pause);
+    }
+
+    fn now(&self) -> Duration {
+        self.followers.as_ref().map_or(Duration::ZERO, |followers| followers.began.elapsed())
     }
 }
 
@@ -162,27 +149,13 @@ impl Shared {
 
     pub(in crate::pool) fn make_point(&self, name: &str) -> Result<Receipt, PoolError> {
         self.check_process()?;
-        let followers = self.followers.as_deref();
-        let _pointing = followers.map(|followers| followers.pointing.lock());
-        let list = followers.map(|followers| followers.list.read().clone()).unwrap_or_default();
-        let far = followers.map(Followers::far).unwrap_or_default();
-        // Before the flush is posted: it covers what is before them, on all members that are in sync by then.
-        let boundaries: Vec<_> = list.iter().map(|following| (following, following.outbox.boundary())).collect();
-        let unsettled: Option<Vec<Written>> =
-            boundaries.iter().filter_map(|(_, boundary)| boundary.kept()).map(|kept| kept.written).collect();
-        let written = unsettled.and_then(|all| all.into_iter().reduce(Written::with)).unwrap_or_default();
-        let receipt = self.writable()?.persist(written)?;
-        let point = ConsistencyPoint { name: name.to_owned(), ..far };
-        for (following, boundary) in boundaries {
-            following.outbox.reach(boundary, &point);
-        }
-        Ok(receipt)
+        done(engine::make_point(self, name))
     }
 
     /// Has the asynchronous members be sent what they lack, for as long as one may be silent, and nothing any more after that.
     pub(in crate::pool) fn finish_followers(&self) {
-        if let Some(followers) = &self.followers {
-            followers.finish(self);
+        if self.followers.is_some() {
+            done(engine::finish(self));
         }
     }
 

@@ -8,12 +8,6 @@ use uuid::Uuid;
 use super::{Opened, Opening};
 use crate::lineage::Base;
 
-/// The mark of whoever goes on now from an `epoch`, by opening the pool for the `opening`-th time, with some members and without others.
-pub(in crate::pool) fn mark(opening: u64, epoch: Uuid, went_on: u64, left_out: u64) -> Forced {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Forced { opening, unix_ms: since.as_millis().try_into().unwrap_or(u64::MAX), epoch, went_on, left_out }
-}
-
 impl Opening {
     /// The mark of an opening with fewer members than are safe.
     pub(super) fn mark(roster: &Roster, opened: &[Opened], base: &Base) -> Forced {
@@ -23,6 +17,9 @@ impl Opening {
         let went_on = bits(
             &mut opened.iter().filter(|opened| opened.replica.behind.is_none()).map(|opened| opened.replica.index),
         );
-        mark(base.opening.saturating_add(1), epoch, went_on, roster.indexes() & !here)
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let unix_ms = since.as_millis().try_into().unwrap_or(u64::MAX);
+        let (opening, left_out) = (base.opening.saturating_add(1), roster.indexes() & !here);
+        Forced { opening, unix_ms, epoch, went_on, left_out }
     }
 }

@@ -1,5 +1,3 @@
-use std::thread;
-
 use proptest::prelude::*;
 
 use super::*;
@@ -7,30 +5,43 @@ use crate::pages::PAGE_BYTES;
 
 const SIZE_BYTES: u64 = 8 * PAGE_BYTES;
 const LONG: Duration = Duration::from_secs(3600);
+/// Of tests in which no time passes.
+const NOW: Duration = Duration::from_secs(7);
 
 fn bound(bytes: u64, then: AtLagBound) -> LagBound {
     LagBound { bytes, age: Duration::MAX, then, interval: Some(LONG) }
 }
 
-fn outbox(bytes: u64, then: AtLagBound) -> Arc<Outbox> {
-    let outbox = new(bound(bytes, then));
+fn outbox(bytes: u64, then: AtLagBound) -> Outbox {
+    connected(bound(bytes, then))
+}
+
+fn connected(bound: LagBound) -> Outbox {
+    let mut outbox = Outbox::new(bound, SIZE_BYTES, Arc::default());
     assert!(outbox.begin().is_empty());
     outbox.all_is_read();
     outbox.applied();
     outbox
 }
 
-fn new(bound: LagBound) -> Arc<Outbox> {
-    Arc::new(Outbox::new(bound, SIZE_BYTES, Arc::default()))
+fn write(outbox: &mut Outbox, offset: u64, bytes: Vec<u8>) -> bool {
+    let writes = Arc::clone(&outbox.writes);
+    let _writing = writes.begin();
+    outbox.keep(offset, &bytes.into(), Atomicity::Relaxed, NOW)
 }
 
-fn keep(outbox: &Outbox, offset: u64, len_bytes: usize) {
-    let _writing = outbox.writes.begin();
-    outbox.keep(offset, &vec![1; len_bytes].into(), Atomicity::Relaxed);
+fn keep(outbox: &mut Outbox, offset: u64, len_bytes: usize) -> bool {
+    write(outbox, offset, vec![1; len_bytes])
 }
 
-fn reach(outbox: &Outbox, number: u64) {
-    outbox.reach(outbox.boundary(), &ConsistencyPoint { number, ..ConsistencyPoint::default() });
+/// A point that is durable as soon as it is made.
+fn make(outbox: &mut Outbox, point: &ConsistencyPoint) {
+    let boundary = outbox.boundary();
+    outbox.reach(boundary, point);
+}
+
+fn reach(outbox: &mut Outbox, number: u64) {
+    make(outbox, &ConsistencyPoint { number, ..ConsistencyPoint::default() });
 }
 
 fn named(number: u64) -> ConsistencyPoint {
@@ -72,7 +83,7 @@ type Writes = Vec<(u64, Vec<u8>)>;
 
 /// A pool, and a member that follows it by an outbox.
 struct Model {
-    outbox: Arc<Outbox>,
+    outbox: Outbox,
     pool: Vec<u8>,
     /// What the pool held at each point.
     points: Vec<Vec<u8>>,
@@ -91,18 +102,17 @@ impl Model {
         match step {
             Step::Write { offset, len_bytes, byte } => {
                 self.pool[*offset as usize..][..*len_bytes].fill(*byte);
-                let _writing = self.outbox.writes.begin();
-                self.outbox.keep(*offset, &vec![*byte; *len_bytes].into(), Atomicity::Relaxed);
+                write(&mut self.outbox, *offset, vec![*byte; *len_bytes]);
             }
             Step::Name => {
                 self.points.push(self.pool.clone());
                 let number = self.points.len() as u64 - 1;
                 self.named.push(number);
-                self.outbox.reach(self.outbox.boundary(), &named(number));
+                make(&mut self.outbox, &named(number));
             }
             Step::Point => {
                 self.points.push(self.pool.clone());
-                reach(&self.outbox, self.points.len() as u64 - 1);
+                reach(&mut self.outbox, self.points.len() as u64 - 1);
             }
             Step::Boundary => {
                 self.points.push(self.pool.clone());
@@ -130,7 +140,7 @@ impl Model {
     }
 
     fn send(&mut self) {
-        match self.outbox.wait(Duration::ZERO) {
+        match self.outbox.due(NOW).unwrap_or(Due::Nothing) {
             Due::Copy => self.begin(PageMap::new(SIZE_BYTES)),
             Due::Send(entries, point) => {
                 let writes = entries.iter().map(|entry| (entry.offset, entry.bytes.to_vec())).collect();
@@ -159,7 +169,7 @@ impl Model {
         }
         self.outbox.all_is_read();
         self.points.push(self.pool.clone());
-        reach(&self.outbox, self.points.len() as u64 - 1);
+        reach(&mut self.outbox, self.points.len() as u64 - 1);
         let Some((entries, point)) = self.outbox.take_to_point() else {
             self.copying = Some((left, false, pages));
             return;
@@ -186,7 +196,7 @@ proptest! {
     /// Whenever a member has applied something, it is what the pool was at that point: whatever was dropped, cut off and copied before.
     #[test]
     fn a_member_is_always_at_a_point(steps in proptest::collection::vec(any_step(), 1..120), bytes in 4000..40_000_u64) {
-        let outbox = outbox(bytes, AtLagBound::FallBehind);
+        let mut outbox = outbox(bytes, AtLagBound::FallBehind);
         let empty = vec![0; SIZE_BYTES as usize];
         let (pool, points, member) = (empty.clone(), vec![empty.clone()], empty);
         outbox.stop_at_names(true, None);
@@ -195,7 +205,7 @@ proptest! {
         for step in &steps {
             model.step(step);
             model.gone.extend(model.outbox.take_gone().iter().map(|point| point.number));
-            let lag = model.outbox.lag().unwrap();
+            let lag = model.outbox.lag(NOW).unwrap();
             let is_kept = model.outbox.boundary().kept().is_some();
             prop_assert!(!is_kept || lag.bytes <= bytes, "{lag:?}");
         }
@@ -218,11 +228,11 @@ proptest! {
 
 #[test]
 fn a_point_of_before_the_member_fell_behind_is_none() {
-    let outbox = outbox(100, AtLagBound::FallBehind);
-    keep(&outbox, 0, 50);
+    let mut outbox = outbox(100, AtLagBound::FallBehind);
+    assert!(keep(&mut outbox, 0, 50));
     let boundary = outbox.boundary();
-    keep(&outbox, 50, 60);
-    assert!(matches!(outbox.wait(Duration::ZERO), Due::Copy));
+    assert!(keep(&mut outbox, 50, 60));
+    assert!(matches!(outbox.due(NOW), Some(Due::Copy)));
     assert_eq!(outbox.begin().count_bytes(), PAGE_BYTES);
     outbox.reach(boundary, &named(1));
     assert!(outbox.take_to_point().is_none());
@@ -230,91 +240,78 @@ fn a_point_of_before_the_member_fell_behind_is_none() {
 }
 
 #[test]
-fn room_is_waited_for_until_the_member_has_applied() {
-    let outbox = outbox(100, AtLagBound::Wait);
-    let room = outbox.wait_for_room(80).unwrap();
-    keep(&outbox, 0, 80);
-    drop(room);
-    assert!(matches!(outbox.wait(LONG), Due::Point));
-    reach(&outbox, 1);
-    let Due::Send(entries, _) = outbox.wait(LONG) else { panic!("nothing to send") };
-    assert_eq!((entries.len(), outbox.lag().map(|lag| lag.bytes)), (1, Some(80)));
-    thread::scope(|scope| {
-        let writer = scope.spawn(|| outbox.wait_for_room(30).is_some());
-        outbox.applied();
-        assert!(writer.join().unwrap());
-    });
+fn there_is_room_again_when_the_member_has_applied() {
+    let mut outbox = outbox(100, AtLagBound::Wait);
+    assert_eq!(outbox.try_room(80, NOW), HasRoom::Given);
+    keep(&mut outbox, 0, 80);
+    outbox.give_back(80);
+    assert!(matches!(outbox.due(NOW), Some(Due::Point)));
+    reach(&mut outbox, 1);
+    let Some(Due::Send(entries, _)) = outbox.due(NOW) else { panic!("nothing to send") };
+    assert_eq!((entries.len(), outbox.lag(NOW).map(|lag| lag.bytes)), (1, Some(80)));
+    assert_eq!(outbox.try_room(30, NOW), HasRoom::NotYet);
+    outbox.applied();
+    assert_eq!(outbox.try_room(50, NOW), HasRoom::Given);
     // What is reserved counts.
-    let rooms: Vec<_> = (0..2).filter_map(|_| outbox.wait_for_room(50)).collect();
-    assert_eq!(rooms.len(), 2);
-    thread::scope(|scope| {
-        let writer = scope.spawn(|| outbox.wait_for_room(1).is_some());
-        drop(rooms);
-        assert!(writer.join().unwrap());
-    });
-    // Nobody waits for more than there may be, nor for a member that is not connected.
-    assert!(outbox.wait_for_room(101).is_none());
+    assert_eq!(outbox.try_room(50, NOW), HasRoom::Given);
+    assert_eq!(outbox.try_room(1, NOW), HasRoom::NotYet);
+    outbox.give_back(50);
+    assert_eq!(outbox.try_room(1, NOW), HasRoom::Given);
+    // No write waits for more than there may be, nor for a member that is not connected.
+    assert_eq!(outbox.try_room(101, NOW), HasRoom::NotNeeded);
     outbox.switch_off(None);
-    assert!(outbox.wait_for_room(100).is_none());
+    assert_eq!(outbox.try_room(100, NOW), HasRoom::NotNeeded);
 }
 
 #[test]
 fn those_who_make_the_points_do_not_wait_for_one() {
-    let bound = LagBound { interval: None, ..bound(100, AtLagBound::Wait) };
-    let outbox = new(bound);
-    outbox.begin();
-    outbox.all_is_read();
-    outbox.applied();
-    keep(&outbox, 0, 80);
-    assert!(outbox.wait_for_room(30).is_none());
-    assert!(matches!(outbox.wait(Duration::ZERO), Due::Copy));
+    let mut outbox = connected(LagBound { interval: None, ..bound(100, AtLagBound::Wait) });
+    keep(&mut outbox, 0, 80);
+    assert_eq!(outbox.try_room(30, NOW), HasRoom::NotNeeded);
+    assert!(matches!(outbox.due(NOW), Some(Due::Copy)));
 }
 
 #[test]
 fn those_who_write_wait_for_a_member_that_is_late() {
-    let bound = LagBound { age: Duration::from_nanos(1), ..bound(100, AtLagBound::Wait) };
-    let outbox = new(bound);
-    outbox.begin();
-    outbox.all_is_read();
+    let age = Duration::from_millis(3);
+    let mut outbox = connected(LagBound { age, ..bound(100, AtLagBound::Wait) });
+    keep(&mut outbox, 0, 1);
+    assert_eq!(outbox.try_room(1, NOW), HasRoom::Given);
+    assert_eq!(outbox.try_room(1, NOW + age), HasRoom::NotYet);
+    reach(&mut outbox, 1);
+    assert!(outbox.take_to_point().is_some());
+    assert_eq!(outbox.try_room(1, NOW + age), HasRoom::NotYet);
     outbox.applied();
-    keep(&outbox, 0, 1);
-    thread::scope(|scope| {
-        let writer = scope.spawn(|| outbox.wait_for_room(1).is_some());
-        reach(&outbox, 1);
-        assert!(outbox.take_to_point().is_some());
-        outbox.applied();
-        assert!(writer.join().unwrap());
-    });
+    assert_eq!(outbox.try_room(1, NOW + age), HasRoom::Given);
 }
 
+/// A point is due in time for the member to be sent it before the bound of the age.
 #[test]
-fn the_end_wakes_everybody() {
-    let outbox = outbox(10, AtLagBound::Wait);
-    let room = outbox.wait_for_room(10);
-    thread::scope(|scope| {
-        let writer = scope.spawn(|| outbox.wait_for_room(1).is_none());
-        let member = scope.spawn(|| matches!(outbox.wait(LONG), Due::Ended));
-        outbox.end();
-        assert!(writer.join().unwrap() && member.join().unwrap());
-    });
-    drop(room);
+fn a_point_is_due_before_the_age_is_over() {
+    for (interval, age, due) in [(10, 100, 10), (10, 8, 4)].map(|(interval, age, due)| {
+        (Some(Duration::from_millis(interval)), Duration::from_millis(age), Duration::from_millis(due))
+    }) {
+        let mut outbox = connected(LagBound { age, interval, ..bound(100, AtLagBound::Wait) });
+        assert_eq!(outbox.wakes_at(), None);
+        keep(&mut outbox, 0, 1);
+        assert_eq!(outbox.wakes_at(), Some(NOW + due));
+        assert!(outbox.due(NOW + due / 2).is_none());
+        assert!(matches!(outbox.due(NOW + due), Some(Due::Point)));
+    }
 }
 
 /// A member that keeps points is at each that has a name, and passes by those that have none, and those that have where it keeps none.
 #[test]
 fn points_with_names_are_stopped_at_where_they_are_kept() {
     for (stops, expected) in [(true, vec![2, 4, 5]), (false, vec![5])] {
-        let outbox = outbox(1 << 20, AtLagBound::FallBehind);
+        let mut outbox = outbox(1 << 20, AtLagBound::FallBehind);
         outbox.stop_at_names(stops, None);
         for (number, name) in [(1, ""), (2, "two"), (3, ""), (4, "four"), (5, "")] {
-            keep(&outbox, number, 1);
-            outbox.reach(
-                outbox.boundary(),
-                &ConsistencyPoint { number, name: name.to_owned(), ..ConsistencyPoint::default() },
-            );
+            keep(&mut outbox, number, 1);
+            make(&mut outbox, &ConsistencyPoint { number, name: name.to_owned(), ..ConsistencyPoint::default() });
         }
         let (mut points, mut written) = (Vec::new(), 0);
-        while let Due::Send(entries, point) = outbox.wait(Duration::ZERO) {
+        while let Some(Due::Send(entries, point)) = outbox.due(NOW) {
             written += entries.len() as u64;
             assert_eq!(written, point.number, "the writes before the point");
             points.push(point.number);
@@ -328,41 +325,42 @@ fn points_with_names_are_stopped_at_where_they_are_kept() {
 #[test]
 fn what_a_member_lacks_is_remembered_while_it_is_away() {
     for is_known in [true, false] {
-        let outbox = outbox(1 << 20, AtLagBound::FallBehind);
-        keep(&outbox, 0, 10);
+        let mut outbox = outbox(1 << 20, AtLagBound::FallBehind);
+        keep(&mut outbox, 0, 10);
         let taken = PageMap::new(SIZE_BYTES);
         taken.mark(PAGE_BYTES..PAGE_BYTES + 1);
         outbox.switch_off(is_known.then_some(&taken));
-        assert!(outbox.is_off() != is_known && outbox.is_sent() && outbox.lag().is_none());
-        keep(&outbox, 3 * PAGE_BYTES, 10);
+        assert!(outbox.is_off() != is_known && outbox.is_sent() && outbox.lag(NOW).is_none());
+        keep(&mut outbox, 3 * PAGE_BYTES, 10);
         outbox.lose_track(&(5 * PAGE_BYTES..5 * PAGE_BYTES + 1));
-        keep(&outbox, 6 * PAGE_BYTES, 1);
+        keep(&mut outbox, 6 * PAGE_BYTES, 1);
         let missing = outbox.begin();
         let pages: Vec<_> = (0..8).filter(|page| missing.meets(&(page * PAGE_BYTES..page * PAGE_BYTES + 1))).collect();
         assert_eq!(pages, if is_known { vec![0, 1, 3, 5, 6] } else { vec![] });
-        assert!(outbox.lag().is_some());
+        assert!(outbox.lag(NOW).is_some());
     }
 }
 
-/// A write that is under way may be in a copy in part: a point waits for its end, and is none if it came behind the point.
+/// A write that is in progress may be in a copy in part: a point waits for its end, and is none if it came behind the point.
 #[test]
 fn a_point_is_none_of_a_copy_that_a_write_may_be_in() {
-    let outbox = outbox(1 << 20, AtLagBound::FallBehind);
+    let mut outbox = outbox(1 << 20, AtLagBound::FallBehind);
+    let writes = Arc::clone(&outbox.writes);
     outbox.stop_at_names(true, None);
     for is_before in [true, false] {
         outbox.switch_off(None);
         outbox.begin();
-        let before = is_before.then(|| outbox.writes.begin());
-        outbox.reach(outbox.boundary(), &named(1));
-        let writing = before.unwrap_or_else(|| outbox.writes.begin());
+        let before = is_before.then(|| writes.begin());
+        make(&mut outbox, &named(1));
+        let writing = before.unwrap_or_else(|| writes.begin());
         outbox.all_is_read();
-        outbox.reach(outbox.boundary(), &ConsistencyPoint::default());
+        make(&mut outbox, &ConsistencyPoint::default());
         assert_eq!(outbox.take_to_point().map(|(_, point)| point.name), Some(String::new()));
         outbox.applied();
         assert_eq!(outbox.has_name_wait(), is_before);
         drop(writing);
-        assert_eq!(matches!(outbox.wait(Duration::ZERO), Due::Point), is_before);
-        outbox.reach(outbox.boundary(), &ConsistencyPoint::default());
+        assert_eq!(matches!(outbox.due(NOW), Some(Due::Point)), is_before);
+        make(&mut outbox, &ConsistencyPoint::default());
         assert_eq!(outbox.take_to_point().map(|(_, point)| point == named(1)), Some(is_before));
         outbox.applied();
         assert_eq!(outbox.take_gone().len(), usize::from(!is_before));

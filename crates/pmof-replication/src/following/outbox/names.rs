@@ -1,24 +1,27 @@
 //! Points with names that a member is yet to be at, though no writes are kept that lead to them: as long as nothing is written behind such a point, a copy of the pool is it.
 
-use std::{
-    collections::VecDeque,
-    sync::atomic::{AtomicU64, Ordering::SeqCst},
-};
+use alloc::collections::VecDeque;
 
 use pmof_control::{ConsistencyPoint, KEPT_POINTS_MAX};
 
-use crate::follower::is_same;
+use crate::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+/// Whether two points are the same but for their numbers, which are those of change sets.
+pub fn is_same(one: &ConsistencyPoint, other: &ConsistencyPoint) -> bool {
+    let of_writer = |point: &ConsistencyPoint| ConsistencyPoint { number: 0, ..point.clone() }.to_bytes();
+    of_writer(one) == of_writer(other)
+}
 
 /// Counts a pool's writes, so that it can be told whether any came behind a point.
 #[derive(Debug, Default)]
-pub(crate) struct WriteCount {
+pub struct WriteCount {
     begun: AtomicU64,
     ended: AtomicU64,
 }
 
 impl WriteCount {
     /// Counts a write before anything of it is posted, until it is kept for the members and what this returns is dropped.
-    pub(crate) fn begin(&self) -> Writing<'_> {
+    pub fn begin(&self) -> Writing<'_> {
         self.begun.fetch_add(1, SeqCst);
         Writing(self)
     }
@@ -37,7 +40,7 @@ impl WriteCount {
 
 /// A write that is under way.
 #[derive(Debug)]
-pub(crate) struct Writing<'c>(&'c WriteCount);
+pub struct Writing<'c>(&'c WriteCount);
 
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
@@ -86,7 +89,7 @@ impl Names {
     /// Takes those that the pool was at when so many writes had begun.
     pub(super) fn take(&mut self, writes: u64) -> VecDeque<Made> {
         self.settle(writes);
-        std::mem::take(&mut self.waiting)
+        core::mem::take(&mut self.waiting)
     }
 
     /// So many writes have begun: points with fewer before them are gone.
@@ -99,13 +102,13 @@ impl Names {
     /// Takes those that are gone.
     pub(super) fn take_gone(&mut self, begun: u64) -> VecDeque<ConsistencyPoint> {
         self.settle(begun);
-        std::mem::take(&mut self.gone)
+        core::mem::take(&mut self.gone)
     }
 
     /// Takes all.
     pub(super) fn take_all(&mut self) -> VecDeque<ConsistencyPoint> {
-        let mut all = std::mem::take(&mut self.gone);
-        all.extend(std::mem::take(&mut self.waiting).into_iter().map(|made| made.point));
+        let mut all = core::mem::take(&mut self.gone);
+        all.extend(core::mem::take(&mut self.waiting).into_iter().map(|made| made.point));
         all
     }
 

@@ -1,3 +1,6 @@
+use pmof_control::ConsistencyPoint;
+use uuid::Uuid;
+
 use super::*;
 
 #[test]
@@ -15,4 +18,16 @@ fn a_member_is_where_it_was_left_by_its_point_and_boot() {
     let unknown = LeftAt { boot: None, ..left.clone() };
     assert!(!unknown.is_left_at(Some(&point(7, 100)), None));
     assert!(!LeftAt { next: None, ..left }.is_left_at(Some(&point(8, 150)), boot));
+}
+
+/// Pauses double up to the longest, and stay long once another member was found there.
+#[test]
+fn pauses_grow_up_to_the_longest() {
+    let limits = Limits::SHIPPED;
+    let mut tries = Tries { pause: limits.first_pause, is_noted: false };
+    let mut pauses = |stop: Stop<()>| tries.next_pause(&limits, &stop).as_millis();
+    let lost: Vec<_> = (0..9).map(|_| pauses(Stop::Lost(()))).collect();
+    assert_eq!(lost, [20, 40, 80, 160, 320, 640, 1280, 2000, 2000]);
+    assert_eq!(pauses(Stop::Rejected(())), 30_000);
+    assert_eq!(pauses(Stop::Later), 30_000);
 }

@@ -1,8 +1,8 @@
-//! Connecting to an asynchronous member: its data, its staging area, and the points area of one that keeps points, are pools of one target.
+//! The memory of an asynchronous member: its data, its staging area, and the points area of one that keeps points, are pools of one target.
 
 use std::{
     sync::{
-        Arc, Weak,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -10,25 +10,14 @@ use std::{
 
 use parking_lot::Mutex;
 use pmof_access::Durability;
-use pmof_control::{
-    Claim, ConsistencyPoint, MAX_NAME_BYTES, OpenFor, PoolInfo, PoolName, PoolRefusal, PoolState, Reply, Request,
-};
-use pmof_replication::survey::promoted_at;
+use pmof_control::{MAX_NAME_BYTES, PoolInfo, PoolName, PoolRefusal, Reply, Request};
 use uuid::Uuid;
 
-use super::{Followers, Following, Stop};
 use crate::{
     PoolError, PoolUrl, ReplicaError,
-    follower::{Follower, FollowerBytes, FollowerMemory, Keep, PointNews, points_area_bytes, points_space_of_all},
-    lineage::{Found, of_returning},
-    member::{Atomicity, Flush, FlushLevel, Member, Source, Standing, Write, Written},
-    pool::{
-        Lane, Pool, PoolOptions, Shared,
-        asking::ask,
-        epochs::Epochs,
-        events::Event,
-        opened::{Checked, check_opened},
-    },
+    follower::{FollowerBytes, FollowerMemory, points_area_bytes},
+    member::{Atomicity, Flush, FlushLevel, Member, Source, Write, Written},
+    pool::{Lane, Pool, PoolOptions},
     reach::Reach,
     site::Site,
 };
@@ -36,9 +25,6 @@ use crate::{
 /// What the names of a staging area and of a points area have behind that of the member.
 const STAGING_SUFFIX: &str = ".changes";
 const POINTS_SUFFIX: &str = ".points";
-
-/// Bytes of the log of overwritten pages unless told otherwise, at least: a small pool's is mostly headers.
-const LEAST_POINTS_SPACE: u64 = 1 << 20;
 
 /// The memory of a member that is connected.
 #[derive(Debug)]
@@ -327,7 +313,7 @@ pub(in crate::pool) fn open_points(
 }
 
 /// Removes the points area of a member that is to keep no points, if it is there and of this pool.
-fn remove_points(reach: &Reach, url: &PoolUrl, require: Durability, pool_uuid: Uuid) {
+pub(super) fn remove_points(reach: &Reach, url: &PoolUrl, require: Durability, pool_uuid: Uuid) {
     let Some(options) = points_options(reach, url, require) else { return };
     let is_own = |infos: Vec<PoolInfo>| infos.iter().all(|info| info.header.user_flags == *pool_uuid.as_bytes());
     if options.info().is_ok_and(is_own) {
@@ -374,136 +360,6 @@ pub(in crate::pool) fn of_staging(error: PoolError) -> Arc<ReplicaError> {
             log::warn!("the staging area of an asynchronous member: {}", pmof_mem::causes(&error));
             Arc::new(ReplicaError::Unexpected)
         }
-    }
-}
-
-impl Followers {
-    /// Connects to a member, takes it from a writer before this one, and finishes the change set that was interrupted.
-    pub(super) fn attach(&self, pool: &Weak<Shared>, following: &Following) -> Result<Follower<Attached>, Stop> {
-        let lost = |error: ReplicaError| Stop::Lost(Arc::new(error));
-        let shared = pool.upgrade().ok_or(Stop::Ended)?;
-        let open = shared.hold().map_err(|_| Stop::Ended)?;
-        let epochs = open.epochs.clone().ok_or(Stop::Ended)?;
-        drop((open, shared));
-        let url = &following.url;
-        let peers = self.peers.lock().clone();
-        let site = self.reach.site(&peers, url).map_err(lost)?;
-        let name = url.name.clone();
-        let Reply::Info(info) = site.ask(&Request::Info { name: name.clone() }).map_err(lost)? else {
-            return Err(lost(ReplicaError::Unexpected));
-        };
-        // Whoever closes the pool waits for it from here on, or this goes no further.
-        following.is_open.store(true, Ordering::Release);
-        if *self.stopping.lock() {
-            return Err(Stop::Ended);
-        }
-        let (index, found) = (following.index, info.header.replica_index);
-        if info.header.pool_uuid != self.identity.uuid || !following.of_roster.is(found, info.header.replica_uuid) {
-            return Err(Stop::Rejected(Arc::new(ReplicaError::NotTheMember { index, found })));
-        }
-        // One that was promoted, or that a later writer has, is not touched.
-        self.check_own(&epochs, index, &info.state)
-            .inspect_err(|_| self.fence_if_promoted(pool, &epochs, following))?;
-        let own = following.told.lock().epoch.filter(|epoch| *epoch == info.state.epoch.id);
-        let current = epochs.lock().view().epoch();
-        // From this writer's own connection, or from a writer before it, which may hang. That one is not granted it again: it does not know the epoch.
-        let (silent_ms, epoch) = if own.is_some() { (u64::MAX, own) } else { (0, current) };
-        let claim = epoch.map_or(Claim::None, Claim::Own);
-        let request = Request::TakeOver { name, require: self.require, silent_ms, claim };
-        let reply = site.ask_when_free(&request).map_err(lost)?;
-        let checked = check_opened(reply, &site, self.require, OpenFor::Write, &mut Some(self.identity));
-        let Checked { reached, state, .. } = checked.map_err(lost)?;
-        // Somebody else may have had it in between.
-        if let Err(stop) = self.check_own(&epochs, index, &state) {
-            let _ = site.ask(&Request::Close { in_order: false });
-            return Err(stop);
-        }
-        let standing = Standing::new(Arc::clone(&following.place));
-        let data = reached.member(standing, site, self.identity.size_bytes, None).map_err(lost)?;
-        let control = data.control().ok_or_else(|| lost(ReplicaError::Unexpected))?;
-        let (staging, points) = self.open_areas(pool, following, (&epochs, &*data)).inspect_err(|_| {
-            // What cannot be closed ends with the connection.
-            let _ = control.ask(&Request::Close { in_order: false });
-        })?;
-        let (uuid, size_bytes) = (self.identity.uuid, self.identity.size_bytes);
-        let attached = Attached::new((data, state.mark), staging, points);
-        let staging_bytes = attached.staging_bytes();
-        let keep = Keep { count: self.keep.count, fresh: fresh_area() };
-        let mut follower = Follower::open(attached, staging_bytes, size_bytes, keep)?;
-        tell_points(pool, following, follower.take_news());
-        if self.keep.count == Some(0) {
-            remove_points(&self.reach, url, self.require, uuid);
-        }
-        Ok(follower)
-    }
-
-    /// Has the pool be written no more where a pool was made of its asynchronous member: what it acknowledged from here on would be another history of that one.
-    fn fence_if_promoted(&self, pool: &Weak<Shared>, epochs: &Epochs, following: &Following) {
-        let (url, member) = (&following.url, &following.of_roster);
-        let uuid = self.identity.uuid;
-        let promoted = ask(&self.reach, vec![Arc::clone(url)], |_| promoted_at(Arc::clone(url), uuid, member.clone()));
-        let Ok(Some(promoted)) = promoted else { return };
-        if epochs.roster().is_none_or(|own| own.age() >= promoted.age()) {
-            return;
-        }
-        if let Some(Ok(open)) = pool.upgrade().map(|shared| shared.hold()) {
-            open.fence(&format!("whoever made a pool of its asynchronous member {url} (pmof pool promote)"));
-        }
-    }
-
-    /// Tells a member whose data is open of the epoch, and opens its areas.
-    fn open_areas(
-        &self,
-        pool: &Weak<Shared>,
-        following: &Following,
-        (epochs, data): (&Epochs, &dyn Member),
-    ) -> Result<(Pool, Option<Pool>), Stop> {
-        let control = data.control().ok_or_else(|| Stop::Lost(Arc::new(ReplicaError::Unexpected)))?;
-        let Some(epoch) = epochs.tell_asynchronous(control, following.index) else {
-            let why = data.standing().failure().map_or_else(|| Arc::new(ReplicaError::Unexpected), Arc::clone);
-            return Err(Stop::Lost(why));
-        };
-        following.told.lock().epoch = Some(epoch);
-        let (uuid, size_bytes, url) = (self.identity.uuid, self.identity.size_bytes, &following.url);
-        let staging = open_staging(&self.reach, url, self.require, uuid)?;
-        let space_bytes = self.keep.space_bytes.unwrap_or(LEAST_POINTS_SPACE.max(points_space_of_all(size_bytes)));
-        match open_points(&self.reach, url, self.require, uuid, (self.keep.count, space_bytes)) {
-            Err(why) if is_definite(&why) => {
-                tell_points(pool, following, vec![PointNews::Stopped(Some(why))]);
-                Ok((staging, None))
-            }
-            points => Ok((staging, points?)),
-        }
-    }
-
-    /// Whether the state of a member is one that this writer or one before it has left.
-    fn check_own(&self, epochs: &Epochs, index: u16, state: &PoolState) -> Result<(), Stop> {
-        let known = epochs.lock();
-        let (line, opening) = (known.view().line(), known.view().opening());
-        let apart = of_returning(&Found { index, state }, line, opening);
-        match apart.filter(|apart| state.opening > opening || !apart.may_catch_up()) {
-            Some(apart) => Err(Stop::Rejected(Arc::new(ReplicaError::of(apart, self.identity.replica_count)))),
-            None => Ok(()),
-        }
-    }
-}
-
-/// Tells what happened to the points that a member keeps.
-pub(super) fn tell_points(pool: &Weak<Shared>, following: &Following, news: Vec<PointNews<Arc<ReplicaError>>>) {
-    let Some(shared) = pool.upgrade() else { return };
-    for news in news {
-        let replica = Arc::clone(&following.place);
-        shared.events.add(match news {
-            PointNews::NoRoom(point) => Event::PointDropped { replica, point },
-            PointNews::Stopped(why) => Event::KeepsNoPoints { replica, why },
-        });
-    }
-}
-
-/// Tells of points that the program named and that a member does not keep.
-pub(super) fn tell_unkept(pool: &Shared, following: &Following, points: impl IntoIterator<Item = ConsistencyPoint>) {
-    for point in points {
-        pool.events.add(Event::PointNotKept { replica: Arc::clone(&following.place), point });
     }
 }
 

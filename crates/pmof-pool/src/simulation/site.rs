@@ -1,0 +1,61 @@
+//! A connection of a writer to a target, of a replica that is no member yet.
+
+use std::{future::poll_fn, rc::Rc};
+
+use pmof_control::{ControlVersion, MessageHead, Reply, Request};
+
+use super::{
+    asking::{judged, lost, replied},
+    target::Message,
+    tasks::Shared,
+    versions::REQUEST_ID,
+};
+use crate::ReplicaError;
+
+/// It ends when this is dropped, unless a member has it.
+pub(super) struct Site {
+    world: Shared,
+    pub(super) target: usize,
+    version: ControlVersion,
+    /// `None` once a member has it.
+    connection: Option<usize>,
+}
+
+impl Drop for Site {
+    fn drop(&mut self) {
+        if let Some(connection) = self.connection {
+            self.world.borrow_mut().close_here(connection);
+        }
+    }
+}
+
+impl Site {
+    /// `None`: the target is not reached, or speaks no version that this program knows.
+    pub(super) fn connect(shared: &Shared, writer: usize, target: usize) -> Option<Self> {
+        let world = &mut *shared.borrow_mut();
+        let connection = world.connect(writer, target)?;
+        let other = world.targets[target].version;
+        match other.agreed() {
+            Ok(version) => Some(Self { world: Rc::clone(shared), target, version, connection: Some(connection) }),
+            Err(error) => {
+                world.close_here(connection);
+                judged(world, other, error.into());
+                None
+            }
+        }
+    }
+
+    /// Sends a request and waits for the reply.
+    pub(super) async fn ask(&self, request: &Request) -> Result<Reply, ReplicaError> {
+        let connection = self.connection.ok_or_else(lost)?;
+        let head = MessageHead { version: self.version, request_id: REQUEST_ID };
+        let question = self.world.borrow_mut().send(connection, Message::Encoded(request.encode(head)?));
+        let answer = poll_fn(|_| self.world.borrow_mut().answer(connection, question)).await;
+        replied(&mut self.world.borrow_mut(), answer, self.version)
+    }
+
+    /// Gives the connection to a member.
+    pub(super) fn take(&mut self) -> Option<usize> {
+        self.connection.take()
+    }
+}
