@@ -109,6 +109,8 @@ pub(super) enum Fault {
     PromotedWithLoss,
     PromotedMet,
     PromotionInterrupted,
+    FormerTold,
+    FormerNotTold,
     PromotionRefused,
     RolledBack,
     KeeperUnreachable,

@@ -41,6 +41,8 @@ pub(super) struct Plan {
     pub(super) ends_with_promotion: bool,
     /// One of the former writers lives on when that is promoted.
     pub(super) has_former_writer: bool,
+    /// Former members are still there when that is promoted.
+    pub(super) has_survivors: bool,
     /// What decides which epoch is in force.
     pub(super) keeper: KeptBy,
 }
@@ -66,6 +68,7 @@ impl Plan {
         let ends_with_promotion = ends_with_promotion && !is_kept_outside;
         let (is_far, has_rot, has_versions) = (!random.once_in(3), random.once_in(2), random.once_in(4));
         let has_former_writer = ends_with_promotion && !has_changes && !Random::new(seed.rotate_left(56)).once_in(3);
+        let has_survivors = ends_with_promotion && !has_changes && Random::new(seed.rotate_left(12)).once_in(2);
         let has_state_rot = Random::new(seed.rotate_left(48)).once_in(2);
         Self {
             made,
@@ -82,6 +85,7 @@ impl Plan {
             waits_at_bound,
             ends_with_promotion,
             has_former_writer,
+            has_survivors,
             keeper,
         }
     }

@@ -1,9 +1,9 @@
 //! An asynchronous member is looked at, and promoted by what the engine decides.
 
-use pmof_control::{ConsistencyPoint, OpenFor, Request};
+use pmof_control::{ConsistencyPoint, OpenFor, Reply, Request, Role, Roster, RosterPart};
 use pmof_replication::{
     following::Replica,
-    promotion::{Candidate, Promoting},
+    promotion::{Answering, Candidate, Promoting},
 };
 
 use super::{
@@ -67,7 +67,7 @@ fn pages_at<M: FollowerMemory>(memory: &M, number: u64) -> Option<Pages> {
     is_whole.then_some(pages)
 }
 
-/// All members that count are lost for good: the asynchronous one is made a pool of its own, at its point or at one that it has kept.
+/// All members that count are lost for good, or given up: the asynchronous one is made a pool of its own, at its point or at one that it has kept.
 pub(super) fn promote(world: &mut World) {
     let Some(target) = world.plan.asynchronous else { return };
     let Some(areas) = world.targets[target].areas.take() else { return };
@@ -89,15 +89,29 @@ pub(super) fn promote(world: &mut World) {
     roll_back_somewhere(world, &mut follower);
     let pages = image.pages();
     world.truth.promoted(&pages);
-    // Who is interrupted does it again.
-    while !found_pool(world, target) {
-        world.count(Fault::PromotionInterrupted);
-    }
-    let promoted = &mut world.targets[target];
-    (promoted.durable, promoted.cache) = (pages, pages);
+    let survivors = survivors(world, target);
     for other in (0..world.targets.len()).filter(|other| *other != target) {
         world.stop(other, true);
-        (world.targets[other].is_there, world.targets[other].is_up, world.known[other]) = (false, true, false);
+        let is_there = survivors.contains(&other);
+        (world.targets[other].is_there, world.targets[other].is_up, world.known[other]) = (is_there, true, is_there);
+    }
+    // Who is interrupted does it again.
+    let roster = loop {
+        match found_pool(world, target, &survivors) {
+            Some(roster) => break roster,
+            None => world.count(Fault::PromotionInterrupted),
+        }
+    };
+    let promoted = &mut world.targets[target];
+    (promoted.durable, promoted.cache) = (pages, pages);
+    for survivor in survivors {
+        // Where a former writer lives on, one that is not told would be its pool still.
+        if world.plan.has_former_writer || !world.random.once_in(3) {
+            tell_former(world, survivor, &roster);
+            world.count(Fault::FormerTold);
+        } else {
+            world.count(Fault::FormerNotTold);
+        }
     }
     world.known[target] = true;
     world.promoted = Some(target);
@@ -137,22 +151,58 @@ fn roll_back_somewhere<M: FollowerMemory>(world: &mut World, follower: &mut Foll
     world.count(Fault::RolledBack);
 }
 
-/// Makes a pool of a member. False: its target or the program died in the middle.
-fn found_pool(world: &mut World, number: usize) -> bool {
+/// Former members that are not lost, though the promotion was forced.
+fn survivors(world: &mut World, target: usize) -> Vec<usize> {
+    let others = (0..world.targets.len()).filter(|other| *other != target && world.plan.has_survivors);
+    let there: Vec<_> = others.filter(|other| world.targets[*other].is_there).collect();
+    there.into_iter().filter(|_| world.random.once_in(2)).collect()
+}
+
+/// What a former member is to the one that is to be promoted.
+fn answering(world: &mut World, candidate: &Candidate, survivor: usize) -> Answering {
+    let target = &world.targets[survivor];
+    let info = target.info(&world.urls[survivor].name);
+    let judged = candidate.judge(&info, target.roster.as_deref().cloned());
+    let answering = judged.expect("it is another member of the pool");
+    if !answering.is_told() || !answering.prevents(Role::Data) {
+        world.truth.violate(|| format!("t{survivor} is no former member: {answering:?}"));
+    }
+    answering
+}
+
+/// Has a former member keep who the members are now.
+fn tell_former(world: &mut World, number: usize, roster: &Roster) {
+    world.targets[number].restored = None;
+    let Ok(replica) = world.opened(number, OpenFor::Write) else {
+        return world.truth.violate(|| format!("t{number} cannot be opened to learn of the promotion"));
+    };
+    world.targets[number].open = Some(Held { by: usize::MAX, replica });
+    let parts = RosterPart::requests(&roster.encode().unwrap_or_default()).collect::<Vec<_>>();
+    for request in parts.into_iter().chain([Request::Close { in_order: false }]) {
+        let served = world.serve_open(number, &request);
+        if !matches!(served, Some(Ok(Reply::RosterSet | Reply::Closed))) {
+            world.truth.violate(|| format!("t{number} does not learn of the promotion: {served:?}"));
+        }
+    }
+}
+
+/// Makes a pool of a member. `None`: its target or the program died in the middle. Returns the roster that it keeps.
+fn found_pool(world: &mut World, number: usize, survivors: &[usize]) -> Option<Roster> {
     let Ok(replica) = world.opened(number, OpenFor::Write) else {
         world.truth.violate(|| format!("t{number} cannot be opened to go on alone"));
-        return true;
+        return Some(Roster::made(0));
     };
     let (state, roster, target) = (replica.state().clone(), replica.roster().clone(), &mut world.targets[number]);
-    let found = Candidate::of((POOL_UUID, SIZE_BYTES), (target.index, target.replica_uuid), roster);
+    let found = Candidate::of((POOL_UUID, SIZE_BYTES), (target.index, target.replica_uuid), roster.clone());
     target.open = Some(Held { by: usize::MAX, replica });
     let Ok(candidate) = found else {
         // It was promoted, but for the last request.
         let _ = world.serve_open(number, &Request::Close { in_order: true });
-        return true;
+        return Some(roster);
     };
-    let promoting = candidate.promote(&state, candidate.newest_version([]), fresh(), world.unix_ms(0));
-    let Promoting { mut requests, .. } = promoting.expect("a roster of one member can be encoded");
+    let answering: Vec<_> = survivors.iter().map(|survivor| answering(world, &candidate, *survivor)).collect();
+    let promoting = candidate.promote(&state, candidate.newest_version(&answering), fresh(), world.unix_ms(0));
+    let Promoting { mut requests, roster } = promoting.expect("a roster of one member can be encoded");
     if world.control == Some(Control::PromotedByRosterFirst) {
         requests.sort_by_key(|(request, _)| !matches!(request, Request::SetRoster { .. }));
     }
@@ -160,12 +210,12 @@ fn found_pool(world: &mut World, number: usize) -> bool {
         if world.random.once_in(8) {
             world.stop(number, true);
             (world.targets[number].open, world.targets[number].is_up) = (None, true);
-            return false;
+            return None;
         }
         match world.serve_open(number, &request) {
             Some(Ok(reply)) if reply == expected => {}
             served => world.truth.violate(|| format!("t{number} goes not on alone: {served:?}")),
         }
     }
-    true
+    Some(roster)
 }

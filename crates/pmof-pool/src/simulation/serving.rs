@@ -47,8 +47,8 @@ impl Target {
         }
     }
 
-    fn info(&self, name: &PoolName) -> Reply {
-        Reply::Info(Box::new(PoolInfo {
+    pub(super) fn info(&self, name: &PoolName) -> PoolInfo {
+        PoolInfo {
             name: name.clone(),
             header: self.header(),
             state: self.state.clone(),
@@ -56,7 +56,7 @@ impl Target {
             medium: MediumKind::PageCache,
             promises: [None; 3],
             open_by: self.open_by().map(|connection| connection.to_string()),
-        }))
+        }
     }
 }
 
@@ -106,7 +106,7 @@ impl World {
                 if self.connections[connection].writer == self.looker() {
                     self.looked.insert(number, sound(&self.targets[number].durable));
                 }
-                Ok(self.targets[number].info(&name))
+                Ok(Reply::Info(Box::new(self.targets[number].info(&name))))
             }
             Request::Domain => Ok(Reply::Domain(None)),
             request => {
