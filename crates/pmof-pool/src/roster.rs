@@ -4,10 +4,7 @@ use pmof_access::LocalEnd;
 use pmof_control::{PoolName, Role, Roster, RosterMember};
 use pmof_replication::place;
 
-pub(crate) use pmof_replication::{
-    place::{Place, made, noted},
-    roster::free_index,
-};
+pub(crate) use pmof_replication::place::{Place, made, noted};
 
 use crate::{PoolUrl, TargetUrl};
 

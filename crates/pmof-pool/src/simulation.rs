@@ -1,7 +1,5 @@
-//! Writers, targets and a network that fail in every way a seed gives, around the decisions that the library ships: who belongs together
-//! (`lineage.rs`), epochs and marks (`view.rs`), what is copied (`catch_up.rs`, `pages.rs`), and a target's change of its state
-//! (`PoolState`). Openings, epochs and returns are driven by the engine, as they ship; what drives the other decisions, in `pool.rs` and below, is written once
-//! more here, step by step.
+//! Writers, targets and a network that fail in every way a seed gives. Openings, looks, epochs, returns, changes of members and asynchronous members are driven by the engine of
+//! `pmof-replication`, and targets by that of `pmof-target`, as they ship; the writes and persists of an open pool, in `pool.rs`, are written once more here.
 //!
 //! One seed is one run. `cargo xtask simulate` runs many of them.
 

@@ -9,6 +9,7 @@ extern crate alloc;
 
 pub mod asking;
 pub mod catch_up;
+pub mod changing;
 pub mod domain;
 pub mod electorate;
 pub mod epochs;

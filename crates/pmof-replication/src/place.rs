@@ -63,6 +63,14 @@ pub fn asynchronous_elsewhere<P: Place>(roster: &Roster, named: &[Arc<P>]) -> Ve
     members.filter_map(|member| Some((member.clone(), followed(&member.url, named)?))).collect()
 }
 
+/// The member or spare at an address. A spare that became a member may be both, for a moment, and is the member.
+pub fn at<'r, P: Place>(roster: &'r Roster, place: &P) -> Option<&'r RosterMember> {
+    let is_there = |member: &&RosterMember| P::parse(&member.url).is_some_and(|url| url == *place);
+    let is_spare = |member: &&RosterMember| member.role == Role::Spare;
+    let mut members = roster.members.iter().filter(|member| !is_spare(member));
+    members.find(is_there).or_else(|| roster.spares().find(is_there))
+}
+
 fn followed<P: Place>(url: &str, named: &[Arc<P>]) -> Option<Arc<P>> {
     let place = P::parse(url)?;
     (place.may_be_followed() && named.iter().all(|named| **named != place)).then(|| Arc::new(place))

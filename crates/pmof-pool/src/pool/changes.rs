@@ -2,51 +2,40 @@
 //!
 //! How a change is made durable is in `epochs/change.rs`, who may open the pool after it in `electorate.rs`.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use parking_lot::MutexGuard;
-use pmof_control::{
-    Forced, MeantReplica, NewPool, OpenFor, PoolInfo, PoolRefusal, PoolState, Reply, Request, Role, Roster,
-    RosterMember, WITNESS_BYTES,
-};
-use pmof_replication::opening::Left;
-use uuid::Uuid;
+use pmof_control::{Forced, OpenFor, Request, Role, Roster, RosterMember};
+use pmof_replication::{changing as engine, opening::Left};
 
 use super::{
     Open, Pool, Shared,
     domains::number_domains,
-    epochs::Epochs,
-    events::Event,
+    epochs::{Epochs, done},
     intents::ToldMaps,
-    opened::{Checked, check_opened, place},
-    opening::{opened_uuid, undo_creation},
+    opened::place,
     returns::Returns,
 };
 use crate::{
     PoolError, PoolUrl, ReplicaError, ReplicaPlace,
     intent::Intent,
-    lineage::was_never_in_sync,
-    member::{AbsentMember, Member, Standing, UNKNOWN_SUCCESSOR, replica_error},
-    membership::{Changed, Planned},
+    member::{AbsentMember, Member, replica_error},
     pages::PageMap,
-    roster::{free_index, named},
+    roster::named,
     site::Site,
 };
 
 mod asynchronous;
+mod driver;
 mod error;
 mod spares;
+
+use driver::outcome;
 
 pub use error::ChangeError;
 
 /// Places of members that come and go while a pool is open: a position is a bit of 64.
 const PLACES_MAX: usize = 64;
-
-/// How often it is looked whether a new member is in sync.
-const LOOK: Duration = Duration::from_millis(20);
-
-/// Looks in a row at which a new member is lost before nobody waits for it any more: 10 s, in which a target may be started again.
-const LOST_LOOKS: u32 = 500;
 
 impl Pool {
     /// Makes an empty replica of the pool at `url`, and makes it a member, durably. It catches up in the background while the pool is written, and then counts
@@ -62,8 +51,8 @@ impl Pool {
     /// [`ChangeError`]. All but [`Undecided`](ChangeError::Undecided) leave the members as they were.
     pub fn add(&self, url: &str) -> Result<(), ChangeError> {
         let (changer, url) = (self.changer()?, Arc::new(url.parse()?));
-        changer.add(&url, Role::Data)?;
-        changer.forget_spare(&url)
+        done(engine::add(&changer, &url, Role::Data))?;
+        done(engine::forget_spare(&changer, &url))
     }
 
     /// Makes a witness at `url` a member, durably: it keeps the pool's epochs and its list of members, and none of its bytes. It counts where members have to know of an epoch,
@@ -73,7 +62,8 @@ impl Pool {
     /// # Errors
     /// [`ChangeError`]. All but [`Undecided`](ChangeError::Undecided) leave the members as they were.
     pub fn add_witness(&self, url: &str) -> Result<(), ChangeError> {
-        self.changer()?.add(&Arc::new(url.parse()?), Role::Witness)
+        let (changer, url) = (self.changer()?, Arc::new(url.parse()?));
+        done(engine::add(&changer, &url, Role::Witness))
     }
 
     /// Makes a member no member, durably: one that is lost, or one that is in sync, as long as another one is. `replica` is its URL, or its number as `pmof pool
@@ -117,8 +107,8 @@ impl Pool {
                 return Ok(true);
             }
             (Some(old), _) if old.role == Role::Spare => {
-                changer.add_spare(&new_url)?;
-                changer.remove_spare(old)?;
+                done(engine::add_spare(&changer, &new_url))?;
+                done(engine::remove_spare(&changer, old))?;
                 return Ok(true);
             }
             (_, Some(new)) if new.role != Role::Spare => {
@@ -130,32 +120,14 @@ impl Pool {
             }
             _ => {
                 let old = meant(&roster, old)?;
-                changer.add(&new_url, old.role)?;
+                done(engine::add(&changer, &new_url, old.role))?;
             }
         }
         // It may have been a spare, also when this was called before.
-        changer.forget_spare(&new_url)?;
-        let mut lost_looks = 0;
-        loop {
-            let (roster, open) = (changer.roster()?, changer.shared.hold()?);
-            let member = |text: &str| {
-                let index = named(&roster, text).map(|member| member.index)?;
-                let position = changer.epochs.lock().view().position(index)?;
-                Some(&open.members[position])
-            };
-            let is_in_use = |text: &str| member(text).is_some_and(|member| member.state().is_in_sync());
-            if !is_in_use(old) || is_in_use(new) {
-                changer.remove(old)?;
-                return Ok(true);
-            }
-            let failure = member(new).and_then(|member| member.standing().failure().map(Arc::clone));
-            lost_looks = if failure.is_some() { lost_looks + 1 } else { 0 };
-            if let Some(source) = failure.filter(|_| lost_looks >= LOST_LOOKS) {
-                return Err(ChangeError::NewMemberLost { replica: place(&new_url), source });
-            }
-            drop(open);
-            std::thread::sleep(LOOK);
-        }
+        done(engine::forget_spare(&changer, &new_url))?;
+        let old = meant(&changer.roster()?, old)?.index;
+        done(engine::replace(&changer, old, &new_url))?;
+        Ok(true)
     }
 
     /// Notes durably that whoever operates the pool knows that it [was forced](crate::PoolStatus::forced), and what may be lost by that: nothing shows it from then on. Returns what
@@ -210,90 +182,16 @@ struct Changer<'p> {
 }
 
 /// A replica that was made to become a member.
-struct Made {
-    url: Arc<PoolUrl>,
-    site: Site,
-    /// As it was made.
-    state: PoolState,
-    member: Arc<dyn Member>,
-    of_roster: RosterMember,
-}
-
-impl Made {
-    /// For its removal. It knows that it is behind, so no program opens it alone.
-    fn meant(&self) -> MeantReplica {
-        MeantReplica::at_any_epoch(self.of_roster.replica_uuid)
-    }
-}
+type Made = engine::Made<PoolUrl, Site, Arc<dyn Member>>;
 
 impl Changer<'_> {
-    /// The members, which all targets that are connected can keep. One that is too slow is not waited for.
+    /// The members, which all targets that are connected can keep.
     fn roster(&self) -> Result<Roster, ChangeError> {
-        let open = self.shared.hold()?;
-        for member in open.places().filter(|member| member.state().is_prompt()) {
-            let asked = member.control().map(|control| control.ask(&Request::Roster { offset: 0 }));
-            if let Some(Err(why)) = asked {
-                if matches!(*why, ReplicaError::Refused { .. }) {
-                    return Err(ChangeError::TooOld { replica: Arc::clone(&member.standing().place) });
-                }
-            }
-        }
-        if !self.epochs.is_decided() {
-            return Err(ChangeError::Undecided);
-        }
-        self.epochs.roster().ok_or(ChangeError::TooFew)
+        done(engine::roster(self))
     }
 
-    fn add(&self, url: &Arc<PoolUrl>, role: Role) -> Result<(), ChangeError> {
-        let (made, position) = self.prepare(url, role)?;
-        self.complete(&made, position, role)
-    }
-
-    /// Makes an empty replica, and gives it a place in which it is no member yet.
-    fn prepare(&self, url: &Arc<PoolUrl>, role: Role) -> Result<(Made, usize), ChangeError> {
-        let roster = self.roster()?;
-        let known = named(&roster, &url.to_string()).map(|member| member.role);
-        // A spare may become a member that has the bytes, and nothing else.
-        if let Some(known) = known.filter(|known| (*known, role) != (Role::Spare, Role::Data)) {
-            return Err(is_known(url, known, role));
-        }
-        let made = self.make(&roster, url, role)?;
-        if let Err(error) = roster.adding(made.of_roster.clone(), Uuid::new_v4()).check() {
-            undo_creation(url, made.meant(), &made.site);
-            return Err(error.into());
-        }
-        let position = self.admit(&made).inspect_err(|_| undo_creation(url, made.meant(), &made.site))?;
-        let index = made.of_roster.index;
-        // It knows that it is behind before it is a member: what it was made with would pass for another line of the pool.
-        if !self.epochs.introduce(position, index, &made.state, &made.member) {
-            let lost = made.member.standing().failure().map(Arc::clone);
-            let source = lost.unwrap_or_else(|| Arc::new(ReplicaError::Behind));
-            undo_creation(url, made.meant(), &made.site);
-            self.give_up(position, index);
-            return Err(ChangeError::NotMade { replica: place(url), source });
-        }
-        Ok((made, position))
-    }
-
-    /// Makes it a member, durably, or takes it away.
-    fn complete(&self, made: &Made, position: usize, role: Role) -> Result<(), ChangeError> {
-        let url = &made.url;
-        let changed = self.epochs.change(&Planned::Add(made.of_roster.clone()));
-        if matches!(changed, Changed::TooFew | Changed::Disturbed | Changed::Ended) {
-            undo_creation(url, made.meant(), &made.site);
-            self.give_up(position, made.of_roster.index);
-        } else {
-            made.member.standing().is_made_a_member();
-            if !self.returns.is_candidate(position) {
-                self.returns.bring_in(position);
-            }
-            self.shared.events.add(match role {
-                Role::Witness => Event::WitnessAdded { replica: place(url) },
-                _ => Event::Added { replica: place(url) },
-            });
-            self.warn_of_shared_domain(made);
-        }
-        outcome(changed)
+    fn make(&self, roster: &Roster, url: &Arc<PoolUrl>, role: Role) -> Result<Made, ChangeError> {
+        done(engine::make(self, roster, url, role))
     }
 
     /// A witness that fails with a member that has data is no help where that one is lost.
@@ -311,115 +209,10 @@ impl Changer<'_> {
         }
     }
 
-    /// The request for an empty replica, the `count`-th.
-    fn creation(&self, url: &PoolUrl, (index, role): (u16, Role), count: u16) -> Request {
-        let facts = &self.shared.facts;
-        let new = NewPool {
-            pool_uuid: facts.uuid,
-            size_bytes: if role == Role::Witness { WITNESS_BYTES } else { facts.size_bytes },
-            epoch: Uuid::new_v4(),
-            replica_index: index,
-            replica_count: count.max(index + 1),
-            require: facts.durability,
-            user_flags: facts.user_flags,
-        };
-        Request::Create { name: url.name.clone(), new, publish_on_close: false }
-    }
-
-    /// Makes an empty replica.
-    fn make(&self, roster: &Roster, url: &Arc<PoolUrl>, role: Role) -> Result<Made, ChangeError> {
-        let not_made = |source: ReplicaError| ChangeError::NotMade { replica: place(url), source: Arc::new(source) };
-        let open = self.shared.hold()?;
-        let too_many = || ChangeError::TooMany { count: roster.members.len() };
-        let index = free_index(roster, self.epochs.lock().view().line()).ok_or_else(too_many)?;
-        if open.members.len() >= PLACES_MAX && self.returns.free_place().is_none() {
-            return Err(too_many());
-        }
-        let facts = &self.shared.facts;
-        let create = self.creation(url, (index, role), roster.counted().count() as u16 + 1);
-        let site = self.returns.site(url).map_err(not_made)?;
-        let reply = match site.ask(&create) {
-            Err(ReplicaError::Refused { refusal: PoolRefusal::AlreadyExists, text }) => {
-                self.take_away(roster, url, &site, text)?;
-                site.ask(&create)
-            }
-            reply => reply,
-        };
-        let made_uuid = opened_uuid(&reply);
-        let undo = || made_uuid.iter().for_each(|uuid| undo_creation(url, MeantReplica::at_any_epoch(*uuid), &site));
-        let checked = check_opened(
-            reply.map_err(not_made)?,
-            &site,
-            facts.durability,
-            OpenFor::Write,
-            &mut Some(self.returns.identity()),
-        );
-        let made = checked.and_then(|Checked { replica_uuid, size_bytes, state, reached, .. }| {
-            self.returns.identity().check_size(size_bytes, role == Role::Witness)?;
-            let domain = site.failure_domain(site.send(&Request::Domain));
-            let name = domain.as_ref().map_or_else(String::new, |domain| domain.name.to_string());
-            let standing = Standing::candidate(place(url)).of_witness(role == Role::Witness);
-            let standing = standing.with_failure_domain(domain);
-            let member = reached.member(standing, site.clone(), facts.size_bytes, open.mirror.as_ref())?;
-            let url_text = url.to_string();
-            let of_roster = RosterMember { index, role, replica_uuid, url: url_text, domain: name };
-            Ok((state, member, of_roster))
-        });
-        let keeps_members = site.ask(&Request::Roster { offset: 0 });
-        if matches!(keeps_members, Err(ReplicaError::Refused { .. })) {
-            undo();
-            return Err(ChangeError::TooOld { replica: place(url) });
-        }
-        match made {
-            Ok((state, member, of_roster)) => Ok(Made { url: Arc::clone(url), site, state, member, of_roster }),
-            Err(error) => {
-                undo();
-                Err(not_made(error))
-            }
-        }
-    }
-
-    /// What a replica with the pool's identity is that is no member.
-    fn in_the_way(&self, replica: Arc<ReplicaPlace>, info: &PoolInfo) -> ChangeError {
-        let (index, epochs) = (info.header.replica_index, self.epochs.lock());
-        let view = epochs.view();
-        match ReplicaError::outside(index, &info.state, (&[view.line().to_vec()], view.opening())) {
-            ReplicaError::NotAMember { .. } => ChangeError::Leftover { replica },
-            why => ChangeError::OtherHistory { replica, source: Arc::new(why) },
-        }
-    }
-
-    /// Removes what an addition left there that was never in sync; anything else of that name stays.
-    fn take_away(&self, roster: &Roster, url: &Arc<PoolUrl>, site: &Site, text: String) -> Result<(), ChangeError> {
-        let refused = ReplicaError::Refused { refusal: PoolRefusal::AlreadyExists, text };
-        let not_made = |source: ReplicaError| ChangeError::NotMade { replica: place(url), source: Arc::new(source) };
-        let name = url.name.clone();
-        let Ok(Reply::Info(info)) = site.ask(&Request::Info { name: name.clone() }) else {
-            return Err(not_made(refused));
-        };
-        let (header, replica) = (&info.header, place(url));
-        if header.pool_uuid != self.shared.facts.uuid {
-            return Err(ChangeError::OtherPool { replica, found_uuid: header.pool_uuid });
-        }
-        if roster.members.iter().any(|member| member.is(header.replica_index, header.replica_uuid)) {
-            return Err(ChangeError::AlreadyMember { replica });
-        }
-        if info.open_by.is_some() || !was_never_in_sync(header.replica_index, &info.state) {
-            return Err(self.in_the_way(replica, &info));
-        }
-        // A writer after this one may have made a member of it, which nobody has open now.
-        if self.epochs.lock().view().is_superseded_by(&info.state) {
-            self.shared.hold()?.fence(UNKNOWN_SUCCESSOR);
-            return Err(not_made(ReplicaError::Fenced { successor: UNKNOWN_SUCCESSOR.to_owned() }));
-        }
-        let meant = MeantReplica { uuid: header.replica_uuid, epoch: Some(info.state.epoch.id) };
-        site.ask(&Request::Remove { name, meant: Some(meant) }).map(drop).map_err(not_made)
-    }
-
     /// Gives a new replica its place, in which it is no member yet, so that the watcher leaves it alone. Where its address was named and nothing was
     /// found there, it is not looked for at that place any more.
     fn admit(&self, made: &Made) -> Result<usize, ChangeError> {
-        let free = self.returns.add_place(&made.url);
+        let free = self.returns.add_place(&made.place);
         let mut guard = self.returns.hold_all(self.shared).map_err(|_| PoolError::Closed)?;
         let open = guard.as_ref().ok_or(PoolError::Closed)?;
         let mut members = open.members.clone();
@@ -450,8 +243,8 @@ impl Changer<'_> {
     fn never_found(&self, open: &Open, made: &Made) -> Vec<(usize, Arc<dyn Member>)> {
         let epochs = self.epochs.lock();
         let is_there = |at: usize, member: &dyn Member| {
-            let is_lost = member.state().is_lost() && epochs.view().index(at).is_none();
-            is_lost && member.standing().place.url() == Some(&*made.url)
+            let was_never_found = engine::was_never_found(epochs.view(), at, member.state());
+            was_never_found && member.standing().place.url() == Some(&*made.place)
         };
         let found = open.members.iter().enumerate().filter(|(at, member)| is_there(*at, &***member));
         found.map(|(at, member)| (at, vacant_place(&member.standing().place, made.of_roster.index))).collect()
@@ -460,64 +253,15 @@ impl Changer<'_> {
     fn remove(&self, wanted: &str) -> Result<(), ChangeError> {
         let roster = self.roster()?;
         let of_roster = meant(&roster, wanted)?;
-        let index = of_roster.index;
         match of_roster.role {
-            Role::Asynchronous => return self.remove_asynchronous(of_roster),
-            Role::Spare => return self.remove_spare(of_roster),
-            Role::Data | Role::Witness => {}
+            Role::Asynchronous => self.remove_asynchronous(of_roster),
+            Role::Spare => done(engine::remove_spare(self, of_roster)),
+            Role::Data | Role::Witness => done(engine::remove(self, &roster, of_roster)),
         }
-        let position = self.position(of_roster)?;
-        self.check_may_go(&roster, index, position)?;
-        let changed = self.epochs.change(&Planned::Remove(index));
-        if matches!(changed, Changed::Done | Changed::Undecided) {
-            let url = roster.member(index).and_then(|member| member.url.parse().ok()).map(Arc::new);
-            if let Some(position) = position {
-                self.let_go(position, index);
-            }
-            let replica = url.map(|url| place(&url));
-            self.shared.events.add(Event::Removed { replica, index });
-        }
-        outcome(changed)
-    }
-
-    /// Where a member lies, or is looked for since the pool was opened without it. `None`: it is not looked for.
-    fn position(&self, of_roster: &RosterMember) -> Result<Option<usize>, ChangeError> {
-        let (open, url) = (self.shared.hold()?, of_roster.url.parse::<PoolUrl>().ok());
-        let state = self.epochs.lock();
-        let is_looked_for = |position: &usize| {
-            let place = &open.members[*position].standing().place;
-            state.view().index(*position).is_none() && url.is_some() && place.url() == url.as_ref()
-        };
-        Ok(state.view().position(of_roster.index).or_else(|| (0..open.members.len()).find(is_looked_for)))
-    }
-
-    /// Whether the pool is one without this member.
-    fn check_may_go(&self, roster: &Roster, index: u16, position: Option<usize>) -> Result<(), ChangeError> {
-        let open = self.shared.hold()?;
-        let goes = |at: usize| Some(at) == position;
-        let is_other = |at: usize, standing: &Standing| !goes(at) && !standing.state().is_witness();
-        let standings = || open.members.iter().enumerate().map(|(at, member)| (at, member.standing()));
-        let others = || standings().filter(|(at, standing)| is_other(*at, standing)).map(|(_, standing)| standing);
-        if !others().any(|standing| standing.state().is_in_sync()) {
-            let url = roster.member(index).and_then(|member| member.url.parse::<PoolUrl>().ok()).map(Arc::new);
-            let of_position = || position.map(|at| Arc::clone(&open.members[at].standing().place));
-            let replica = of_position().or_else(|| url.map(|url| place(&url)));
-            return Err(replica.map_or(ChangeError::TooFew, |replica| ChangeError::LastInSync { replica }));
-        }
-        let left = roster.with_data().filter(|member| member.index != index).count();
-        // One whose domain is not known now may be in one of its own.
-        let data = || others().filter(|standing| standing.state().is_data_member());
-        let unknown = data().filter(|standing| standing.domain().is_none()).count();
-        let known = crate::domain::distinct(data().map(Standing::domain));
-        open.terms.check_can_be_met(left, known + unknown).map_err(|(what, wanted, left)| ChangeError::PromiseBroken {
-            what,
-            wanted,
-            left,
-        })
     }
 
     /// Nothing is asked of this replica any more, and its target may open it for others.
-    fn let_go(&self, position: usize, index: u16) {
+    fn part_with(&self, position: usize, index: u16) {
         let Ok(mut guard) = self.returns.hold_all(self.shared) else { return };
         let Some(open) = guard.as_ref() else { return };
         let (members, catching_up) = open.without(position, index);
@@ -526,12 +270,6 @@ impl Changer<'_> {
         // Its target may hang: nobody who writes waits for it any more.
         drop(guard);
         part_with(&*gone, index);
-    }
-
-    /// The same of one that has never been a member: another may have its place.
-    fn give_up(&self, position: usize, index: u16) {
-        self.let_go(position, index);
-        self.returns.give_back_place(position);
     }
 }
 
@@ -591,13 +329,3 @@ fn is_known(url: &Arc<PoolUrl>, known: Role, wanted: Role) -> ChangeError {
 }
 
 type CatchingUp = Vec<(usize, Arc<crate::catch_up::CatchUp>)>;
-
-fn outcome(changed: Changed) -> Result<(), ChangeError> {
-    match changed {
-        Changed::Done => Ok(()),
-        Changed::TooFew => Err(ChangeError::TooFew),
-        Changed::Disturbed => Err(ChangeError::Disturbed),
-        Changed::Undecided => Err(ChangeError::Undecided),
-        Changed::Ended => Err(PoolError::Closed.into()),
-    }
-}

@@ -13,7 +13,7 @@ use std::{
 };
 
 use parking_lot::{Mutex, MutexGuard};
-use pmof_control::{OpenFor, PoolState, Reply, Request, Roster};
+use pmof_control::{OpenFor, Reply, Request, Roster};
 use pmof_replication::{
     epochs::{self as engine, Driver, MemberQuorum},
     member_state::MemberState,
@@ -238,12 +238,6 @@ impl Epochs {
     pub(super) fn settle(&self) -> bool {
         let mut state = self.state.lock();
         state.in_use() == self.current.load(Ordering::Acquire) || self.begin_in(&mut state)
-    }
-
-    /// Has a replica that was made know durably that it is behind the epoch in force, and gives it its place. False: it did not take that, or too few are left, or the
-    /// pool is being closed. The requests go to it without the lock, so that one that does not answer delays no other.
-    pub(super) fn introduce(&self, position: usize, index: u16, made: &PoolState, member: &Arc<dyn Member>) -> bool {
-        done(returning::introduce(self, position, (index, None, Some(made)), member))
     }
 
     /// Puts another in the place of a member that has failed.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use pmof_access::Durability;
-use pmof_control::{MeantReplica, OpenFor, Reply, Request, USER_FLAGS_BYTES};
+use pmof_control::{MeantReplica, OpenFor, Request, USER_FLAGS_BYTES};
 use pmof_pool_set::Comparison;
 use pmof_replication::{
     following::LagBound,
@@ -288,14 +288,6 @@ impl Open {
     /// next opening's source: what is read here would be gone.
     pub(super) fn settle(&self) -> Result<(), PoolError> {
         if self.epochs.as_ref().is_none_or(|epochs| epochs.settle()) { Ok(()) } else { self.check_none_lost() }
-    }
-}
-
-/// The replica that was opened there, or made.
-pub(super) fn opened_uuid(reply: &Result<Reply, ReplicaError>) -> Option<Uuid> {
-    match reply {
-        Ok(Reply::Opened { replica_uuid, .. }) => Some(*replica_uuid),
-        _ => None,
     }
 }
 

@@ -47,6 +47,8 @@ mod spares;
 mod tests;
 mod verify;
 
+pub(super) use spares::Learning;
+
 pub(super) use copy::differing_pages;
 use lost::Spares;
 pub(super) use signal::Signal;

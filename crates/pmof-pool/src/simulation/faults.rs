@@ -79,6 +79,8 @@ pub(super) enum Fault {
     SpareNoted,
     SpareTaken,
     SpareGoneOnWith,
+    SpareGaveWay,
+    SpareNotNeeded,
     ChangeNotMade,
     ChangeUndecided,
     CrashedInChange,

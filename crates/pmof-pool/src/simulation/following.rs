@@ -365,7 +365,7 @@ impl Follows for One {
     }
 
     fn adopt(&self, mut site: Site, _: &OpenedReply) -> Result<Rc<Member>, Cut> {
-        Ok(Rc::new(Member::new(site.target, site.take(), true)))
+        Ok(Rc::new(Member::new(site.target, Some(site.for_member()), true)))
     }
 
     async fn open_areas(&self, member: &Rc<Member>, _: u64) -> Result<Follower<Attached>, Cut> {

@@ -1,68 +1,332 @@
-//! Changes of the pool's members, as `pool/changes.rs`, `pool/changes/spares.rs` and `pool/epochs/change.rs` have them, with their own decisions.
+//! Changes of the pool's members, as the engine makes them, and the programs that want them.
 
-use std::rc::Rc;
+use std::{cell::Cell, rc::Rc, sync::Arc};
 
-use pmof_control::{PoolState, Request, Role, Roster, RosterMember};
-use pmof_replication::{epochs, member_state::Event, returning::introduce};
+use pmof_access::Durability;
+use pmof_control::{NewPool, Reply, Request, Role, Roster, RosterMember, USER_FLAGS_BYTES, WITNESS_BYTES};
+use pmof_replication::{
+    changing::{self as engine, Changes, News, Why},
+    member_state::Event,
+    membership::Changed,
+};
 use uuid::Uuid;
 
 use super::{
     faults::Fault,
-    names::ReplicaId,
+    names::fresh,
     plan::Control,
+    serving::{POOL_BYTES, POOL_UUID},
     session::{Member, Open, Session, ask, encoded, fail},
-    target::{Answer, Message},
+    site::Site,
     tasks::sleep,
 };
-use crate::{
-    lineage::was_never_in_sync,
-    membership::{Changed, Planned},
-    roster::free_index,
-};
+use crate::{PoolUrl, ReplicaError, pages::PAGE_BYTES};
 
-/// A replica that was made to become a member.
-struct Made {
-    member: Rc<Member>,
-    state: PoolState,
-    of_roster: RosterMember,
+/// Steps between two looks at a member that catches up.
+const LOOK_STEPS: usize = 10;
+
+/// Looks after which a program that replaces a member gives up.
+const LOOKS_MAX: u64 = 20;
+
+/// A replica that is copied to while it is no member.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Candidate {
+    pub(super) position: usize,
+    pub(super) is_given_up: bool,
+}
+
+/// Keeps a replica a candidate.
+pub(super) struct Learning(Rc<Session>);
+
+impl Drop for Learning {
+    fn drop(&mut self) {
+        self.0.candidate.set(None);
+    }
+}
+
+/// Why the members were not changed.
+#[derive(Debug)]
+pub(super) enum Unchanged {
+    Undecided,
+    /// Nothing could be made at an address.
+    OfPlace,
+    Other,
+}
+
+type Made = engine::Made<PoolUrl, Site, Rc<Member>>;
+
+/// A program that changes the members.
+struct Operator {
+    session: Rc<Session>,
+    /// Looks after which it gives up.
+    looks: Cell<u64>,
+}
+
+impl Operator {
+    fn of(session: &Rc<Session>) -> Self {
+        Self { session: Rc::clone(session), looks: Cell::new(u64::MAX) }
+    }
+
+    fn count(&self, fault: Fault) {
+        self.session.world.borrow_mut().count(fault);
+    }
+
+    /// A machine that is no member's, as far as is known, and mostly one with nothing on it.
+    fn some_place(&self, roster: &Roster) -> Option<Arc<PoolUrl>> {
+        let world = &mut *self.session.world.borrow_mut();
+        let is_free = |url: &&Arc<PoolUrl>| roster.members.iter().all(|member| member.url != url.to_string());
+        let free: Vec<_> = world.urls.iter().filter(is_free).cloned().collect();
+        if free.is_empty() { None } else { Some(Arc::clone(&free[world.random.below(free.len())])) }
+    }
+
+    fn some_member<'r>(&self, roster: &'r Roster) -> &'r RosterMember {
+        let counted: Vec<_> = roster.counted().collect();
+        counted[self.session.world.borrow_mut().random.below(counted.len())]
+    }
+
+    async fn add(&self, role: Role) -> Result<(), Unchanged> {
+        let Some(place) = self.some_place(&engine::roster(self).await?) else { return Ok(()) };
+        engine::add(self, &place, role).await
+    }
+
+    async fn remove(&self) -> Result<(), Unchanged> {
+        let roster = engine::roster(self).await?;
+        engine::remove(self, &roster, self.some_member(&roster)).await
+    }
+
+    async fn replace(&self) -> Result<(), Unchanged> {
+        let roster = engine::roster(self).await?;
+        let (old, place) = (self.some_member(&roster), self.some_place(&roster));
+        let Some(place) = place else { return Ok(()) };
+        engine::add(self, &place, old.role).await?;
+        self.looks.set(LOOKS_MAX);
+        engine::replace(self, old.index, &place).await?;
+        self.count(Fault::MemberReplaced);
+        Ok(())
+    }
+
+    async fn add_spare(&self) -> Result<(), Unchanged> {
+        let roster = engine::roster(self).await?;
+        let Some(place) = self.some_place(&roster).filter(|_| roster.spares().next().is_none()) else { return Ok(()) };
+        engine::add_spare(self, &place).await?;
+        self.count(Fault::SpareNoted);
+        Ok(())
+    }
+
+    async fn take_spare(&self) -> Result<bool, Unchanged> {
+        let lost: Vec<_> = {
+            let members = self.session.members.borrow();
+            let is_out = |member: &Member| member.state().is_lost() && member.state().is_data_member();
+            members.iter().enumerate().filter(|(_, member)| is_out(member)).map(|(position, _)| position).collect()
+        };
+        engine::take_spare(self, &lost).await
+    }
+}
+
+impl Changes for Operator {
+    type Place = PoolUrl;
+    type Site = Site;
+    type Member = Rc<Member>;
+    type Failure = ReplicaError;
+    type Error = Unchanged;
+    type Epochs = Session;
+    type EpochsRef = Rc<Session>;
+    type Learning = Learning;
+
+    fn error(&self, why: Why<'_, PoolUrl, Rc<Member>, ReplicaError>) -> Unchanged {
+        match why {
+            Why::NotChanged(Changed::Undecided) => {
+                self.count(Fault::ChangeUndecided);
+                Unchanged::Undecided
+            }
+            Why::NotChanged(_) => {
+                self.count(Fault::ChangeNotMade);
+                Unchanged::Other
+            }
+            Why::NotMade { .. } | Why::Lost { .. } | Why::InTheWay { .. } => Unchanged::OfPlace,
+            Why::OtherPool { place, .. } => {
+                self.session.world.borrow_mut().truth.violate(|| format!("another pool is at {place}"));
+                Unchanged::Other
+            }
+            _ => Unchanged::Other,
+        }
+    }
+
+    fn is_undecided(&self, error: &Unchanged) -> bool {
+        matches!(error, Unchanged::Undecided)
+    }
+
+    fn epochs(&self) -> Result<Rc<Session>, Unchanged> {
+        Ok(Rc::clone(&self.session))
+    }
+
+    fn pool_uuid(&self) -> Uuid {
+        POOL_UUID
+    }
+
+    fn fresh_name(&self) -> Uuid {
+        fresh()
+    }
+
+    async fn check_members(&self) -> Result<(), Unchanged> {
+        Ok(())
+    }
+
+    fn check_promise(&self, _: &Roster, _: u16, _: Option<usize>) -> Result<(), Unchanged> {
+        Ok(())
+    }
+
+    fn has_room(&self) -> bool {
+        self.session.members.borrow().len() < 64
+    }
+
+    fn creation(&self, place: &Arc<PoolUrl>, (replica_index, role): (u16, Role), replica_count: u16) -> Request {
+        let new = NewPool {
+            pool_uuid: POOL_UUID,
+            size_bytes: if role == Role::Witness { WITNESS_BYTES } else { POOL_BYTES },
+            epoch: fresh(),
+            replica_index,
+            replica_count,
+            require: Durability::PowerFailure,
+            user_flags: [0; USER_FLAGS_BYTES],
+        };
+        Request::Create { name: place.name.clone(), new, publish_on_close: false }
+    }
+
+    async fn connect(&self, place: &Arc<PoolUrl>) -> Result<Site, Unchanged> {
+        let target = self.session.world.borrow().urls.iter().position(|url| url == place).ok_or(Unchanged::Other)?;
+        Site::connect(&self.session.world, self.session.writer, target).ok_or(Unchanged::OfPlace)
+    }
+
+    async fn ask(&self, site: &Site, request: &Request) -> Result<Reply, ReplicaError> {
+        site.ask(request).await
+    }
+
+    async fn adopt(
+        &self,
+        place: &Arc<PoolUrl>,
+        mut site: Site,
+        (index, role): (u16, Role),
+        reply: Reply,
+    ) -> Result<Made, (Site, Unchanged)> {
+        let Reply::Opened { replica_uuid, state, .. } = reply else { return Err((site, Unchanged::OfPlace)) };
+        let member = Member::candidate(site.target, site.for_member()).of_witness(role == Role::Witness);
+        self.session.world.borrow_mut().known[site.target] = true;
+        let of_roster = RosterMember { index, role, replica_uuid, url: place.to_string(), domain: String::new() };
+        Ok(Made { place: Arc::clone(place), site, state, member: Rc::new(member), of_roster })
+    }
+
+    /// As `Changer::admit`.
+    async fn admit(&self, made: &Made) -> Result<usize, Unchanged> {
+        let session = &self.session;
+        let _hold = session.hold_all().await.ok_or(Unchanged::Other)?;
+        session.attended.borrow_mut().push(true);
+        let position = {
+            let _guard = session.view_lock.lock().await;
+            session.forget_never_found(made.member.target);
+            session.members.borrow_mut().push(Rc::clone(&made.member));
+            session.epochs.borrow_mut().note_change();
+            session.epochs.borrow_mut().view.add_place(made.of_roster.index);
+            session.members.borrow().len() - 1
+        };
+        let open = Rc::clone(&session.open.borrow());
+        let members = open.members.iter().chain([&made.member]).cloned().collect();
+        *session.open.borrow_mut() = Rc::new(Open { members, ..Open::clone(&open) });
+        Ok(position)
+    }
+
+    async fn let_go(&self, position: usize, _: u16) {
+        let Some(_hold) = self.session.hold_all().await else { return };
+        self.session.take_out(position).await;
+    }
+
+    async fn give_up(&self, position: usize, index: u16) {
+        self.let_go(position, index).await;
+    }
+
+    fn member(&self, position: usize) -> Result<Rc<Member>, Unchanged> {
+        Ok(Rc::clone(&self.session.members.borrow()[position]))
+    }
+
+    fn positions_at(&self, url: &str) -> Result<Vec<usize>, Unchanged> {
+        let (world, members) = (self.session.world.borrow(), self.session.members.borrow());
+        let is_there = |at: &usize| world.urls[members[*at].target].to_string() == url;
+        Ok((0..members.len()).filter(is_there).collect())
+    }
+
+    fn has_other_in_sync(&self, position: Option<usize>) -> Result<bool, Unchanged> {
+        let open = self.session.open.borrow();
+        let mut others = open.members.iter().enumerate().filter(|(at, _)| Some(*at) != position);
+        Ok(others.any(|(_, member)| !member.state().is_witness() && member.state().is_in_sync()))
+    }
+
+    fn learn(&self, position: usize, _: u16) -> Learning {
+        self.session.candidate.set(Some(Candidate { position, is_given_up: false }));
+        self.bring_in(position);
+        Learning(Rc::clone(&self.session))
+    }
+
+    fn gives_way(&self, _: &Learning) -> bool {
+        let is_wanted = {
+            let world = &mut *self.session.world.borrow_mut();
+            !world.is_faultless && world.random.once_in(6)
+        };
+        if is_wanted {
+            self.count(Fault::SpareGaveWay);
+        }
+        is_wanted || self.session.is_stopping.get()
+    }
+
+    fn lacks_little(&self, position: usize) -> Result<bool, Unchanged> {
+        let open = self.session.open.borrow();
+        let own = open.catching_up.iter().find(|(of, _)| *of == position);
+        Ok(own.is_some_and(|(_, catch_up)| catch_up.missing_bytes() <= PAGE_BYTES))
+    }
+
+    fn end(&self, _: Learning) -> bool {
+        self.session.candidate.get().is_some_and(|candidate| candidate.is_given_up)
+    }
+
+    fn bring_in(&self, position: usize) {
+        self.session.attended.borrow_mut()[position] = false;
+    }
+
+    fn note_not_taken(&self, _: &RosterMember, why: Unchanged) -> bool {
+        matches!(why, Unchanged::OfPlace)
+    }
+
+    fn fence(&self) {
+        self.count(Fault::SuccessorMet);
+        self.session.give_up();
+    }
+
+    fn note(&self, news: News<'_, PoolUrl, Site, Rc<Member>>) {
+        match news {
+            News::InForce { age } => self.session.world.borrow_mut().truth.confirm_roster(age),
+            News::Added { made, position } => {
+                made.member.take(Event::MadeMember);
+                if !self.session.is_candidate(position) {
+                    self.bring_in(position);
+                }
+                let is_witness = made.of_roster.role == Role::Witness;
+                self.count(if is_witness { Fault::WitnessAdded } else { Fault::MemberAdded });
+            }
+            News::Removed { .. } => self.count(Fault::MemberRemoved),
+            News::LeftoverRemoved => self.count(Fault::LeftoverTakenAway),
+            News::SpareTaken { .. } => self.count(Fault::SpareTaken),
+            News::SpareNotNeeded { .. } => self.count(Fault::SpareNotNeeded),
+        }
+    }
+
+    async fn pause(&self) -> Result<(), Unchanged> {
+        sleep(&self.session.world, LOOK_STEPS).await;
+        let left = self.looks.get();
+        self.looks.set(left.saturating_sub(1));
+        if left == 0 || self.session.is_stopping.get() { Err(Unchanged::Other) } else { Ok(()) }
+    }
 }
 
 impl Session {
-    /// As `Changer::roster`: the members, where no change is under way whose outcome is not known.
-    async fn roster(&self) -> Option<Roster> {
-        let _guard = self.view_lock.lock().await;
-        if !epochs::settle_last(self).await {
-            return None;
-        }
-        self.membership().settled(&self.view())
-    }
-
-    async fn note(&self, index: u16, member: Option<RosterMember>) -> Changed {
-        let _guard = self.view_lock.lock().await;
-        let changed = epochs::set_uncounted(self, index, member).await;
-        if let (Changed::Done, Some(roster)) = (changed, self.membership().roster()) {
-            self.world.borrow_mut().truth.confirm_roster(roster.age());
-        }
-        changed
-    }
-
-    /// As `Epochs::change`.
-    async fn change_members(&self, planned: &Planned) -> Changed {
-        let _guard = self.view_lock.lock().await;
-        let notes = self.membership().roster().map_or(0, |roster| roster.notes);
-        let changed = epochs::change(self, planned).await;
-        match changed {
-            // By the epoch that it was announced with. The settled roster, whose notes have that epoch's number, may not have come to any member.
-            Changed::Done => {
-                let version = self.membership().roster().map_or(0, |roster| roster.version);
-                self.world.borrow_mut().truth.confirm_roster((version, notes));
-            }
-            Changed::Undecided => self.world.borrow_mut().count(Fault::ChangeUndecided),
-            _ => self.world.borrow_mut().count(Fault::ChangeNotMade),
-        }
-        changed
-    }
-
     /// An operator's program: it changes the members now and then.
     pub(super) async fn operate(self: Rc<Self>) {
         while !self.is_stopping.get() {
@@ -82,14 +346,16 @@ impl Session {
             self.world.borrow_mut().is_changing[self.writer] = true;
             let control = self.world.borrow().control;
             let is_about_witnesses = matches!(control, Some(Control::WitnessJoins | Control::WitnessCaughtUp));
-            match kind {
-                _ if is_about_witnesses && kind % 2 == 0 => _ = self.add(None, Role::Witness).await,
-                0..=2 => _ = self.add(None, Role::Data).await,
-                3 | 4 => _ = self.add(None, Role::Witness).await,
-                5 | 6 => self.remove_somebody().await,
-                7 | 8 => self.replace_somebody().await,
-                _ => self.add_spare().await,
-            }
+            let operator = Operator::of(&self);
+            // What comes of it is counted.
+            let _ = match kind {
+                _ if is_about_witnesses && kind % 2 == 0 => operator.add(Role::Witness).await,
+                0..=2 => operator.add(Role::Data).await,
+                3 | 4 => operator.add(Role::Witness).await,
+                5 | 6 => operator.remove().await,
+                7 | 8 => operator.replace().await,
+                _ => operator.add_spare().await,
+            };
             self.world.borrow_mut().is_changing[self.writer] = false;
         }
     }
@@ -106,129 +372,25 @@ impl Session {
             let is_wanted = is_begun || (is_any && self.members.borrow().iter().any(is_out));
             if is_wanted && !self.changing.is_held() {
                 let _changing = self.changing.lock().await;
-                self.take_spare().await;
+                if is_begun {
+                    self.world.borrow_mut().count(Fault::SpareGoneOnWith);
+                }
+                let _ = Operator::of(&self).take_spare().await;
             }
             sleep(&self.world, 30).await;
         }
     }
 
-    /// A machine that is no member's, as far as is known, and mostly one with nothing on it.
-    fn some_machine(&self, roster: &Roster) -> Option<usize> {
-        let mut world = self.world.borrow_mut();
-        let is_taken =
-            |machine: usize| roster.members.iter().any(|member| member.url == world.urls[machine].to_string());
-        let free: Vec<_> = (0..world.targets.len()).filter(|machine| !is_taken(*machine)).collect();
-        if free.is_empty() { None } else { Some(free[world.random.below(free.len())]) }
+    pub(super) fn is_candidate(&self, position: usize) -> bool {
+        self.candidate.get().is_some_and(|candidate| candidate.position == position)
     }
 
-    /// As `Pool::add`. Whether there is a new member, or may be.
-    async fn add(&self, machine: Option<usize>, role: Role) -> bool {
-        let Some(roster) = self.roster().await else { return false };
-        let Some(machine) = machine.or_else(|| self.some_machine(&roster)) else { return false };
-        let Some(made) = self.make_replica(&roster, machine, role).await else { return false };
-        let index = made.of_roster.index;
-        let Some(position) = self.admit_new(&made).await else { return false };
-        if !introduce(self, position, (index, None, Some(&made.state)), &made.member).await {
-            self.undo_creation(&made).await;
-            self.take_out(position).await;
-            return false;
-        }
-        let changed = self.change_members(&Planned::Add(made.of_roster.clone())).await;
-        if matches!(changed, Changed::TooFew | Changed::Disturbed | Changed::Ended) {
-            self.undo_creation(&made).await;
-            self.take_out(position).await;
-            return false;
-        }
-        made.member.take(Event::MadeMember);
-        self.attended.borrow_mut()[position] = false;
-        let added = if role == Role::Witness { Fault::WitnessAdded } else { Fault::MemberAdded };
-        self.world.borrow_mut().count(added);
-        true
-    }
-
-    /// As `Changer::make`.
-    async fn make_replica(&self, roster: &Roster, machine: usize, role: Role) -> Option<Made> {
-        let index = free_index(roster, self.view().line())?;
-        if self.members.borrow().len() >= 64 {
-            return None;
-        }
-        let connection = self.world.borrow_mut().connect(self.writer, machine)?;
-        let is_witness = role == Role::Witness;
-        let member = Rc::new(Member::candidate(machine, connection).of_witness(is_witness));
-        let count = (roster.counted().count() as u16 + 1).max(index + 1);
-        let create = Message::Create { index, count, is_witness };
-        let mut answer = ask(&self.world, &member, create.clone()).await;
-        if matches!(answer, Some(Answer::AlreadyThere)) {
-            let is_taken_away = self.take_away(roster, &member).await;
-            answer = if is_taken_away { ask(&self.world, &member, create).await } else { None };
-        }
-        let Some(Answer::Opened(replica)) = answer else {
-            fail(&self.world, &member);
-            return None;
-        };
-        let url = {
-            let mut world = self.world.borrow_mut();
-            world.known[machine] = true;
-            world.urls[machine].to_string()
-        };
-        let replica_uuid = replica.uuid;
-        let of_roster = RosterMember { index, role, replica_uuid, url, domain: String::new() };
-        Some(Made { member, state: replica.state, of_roster })
-    }
-
-    /// As `Changer::take_away`.
-    async fn take_away(&self, roster: &Roster, member: &Rc<Member>) -> bool {
-        let Some(Answer::Info { replica, is_open }) = ask(&self.world, member, Message::Info).await else {
-            return false;
-        };
-        let is_member = roster.members.iter().any(|of| of.is(replica.index, replica.uuid));
-        if is_member || is_open || !was_never_in_sync(replica.index, &replica.state) {
-            return false;
-        }
-        if self.view().is_superseded_by(&replica.state) {
-            self.world.borrow_mut().count(Fault::SuccessorMet);
-            self.give_up();
-            return false;
-        }
-        let is_removed =
-            matches!(ask(&self.world, member, Message::Remove(ReplicaId(replica.uuid))).await, Some(Answer::Removed));
-        if is_removed {
-            self.world.borrow_mut().count(Fault::LeftoverTakenAway);
-        }
-        is_removed
-    }
-
-    async fn undo_creation(&self, made: &Made) {
-        let _ = ask(&self.world, &made.member, encoded(&self.world, &made.member, &Request::Close { in_order: false }))
-            .await;
-        let _ = ask(&self.world, &made.member, Message::Remove(ReplicaId(made.of_roster.replica_uuid))).await;
-    }
-
-    /// As `Changer::admit`.
-    async fn admit_new(&self, made: &Made) -> Option<usize> {
-        let _hold = self.hold_all().await?;
-        self.attended.borrow_mut().push(true);
-        let position = {
-            let _guard = self.view_lock.lock().await;
-            self.forget_never_found(made.member.target);
-            self.members.borrow_mut().push(Rc::clone(&made.member));
-            self.epochs.borrow_mut().note_change();
-            self.epochs.borrow_mut().view.add_place(made.of_roster.index);
-            self.members.borrow().len() - 1
-        };
-        let open = Rc::clone(&self.open.borrow());
-        let members = open.members.iter().chain([&made.member]).cloned().collect();
-        *self.open.borrow_mut() = Rc::new(Open { members, ..Open::clone(&open) });
-        Some(position)
-    }
-
-    /// As `Changer::never_found`.
+    /// Replicas that are awaited at the address of a new one.
     fn forget_never_found(&self, target: usize) {
         let open = Rc::clone(&self.open.borrow());
         let mut members = open.members.clone();
         for (at, member) in open.members.iter().enumerate() {
-            let is_lost = member.state().is_lost() && self.view().index(at).is_none();
-            if is_lost && member.target == target {
+            if engine::was_never_found(&self.view(), at, member.state()) && member.target == target {
                 members[at] = Rc::new(Member::none(target));
                 self.members.borrow_mut()[at] = Rc::clone(&members[at]);
                 let mut epochs = self.epochs.borrow_mut();
@@ -239,46 +401,6 @@ impl Session {
             }
         }
         *self.open.borrow_mut() = Rc::new(Open { members, ..Open::clone(&open) });
-    }
-
-    /// As `Pool::remove`. Whether it is gone, or may be.
-    async fn remove(&self, index: u16) -> bool {
-        let Some(roster) = self.roster().await else { return false };
-        let Some(of_roster) = roster.member(index) else { return false };
-        let position = self.position(of_roster);
-        let is_other = |at: usize| Some(at) != position;
-        let others_in_use = {
-            let open = self.open.borrow();
-            let mut others =
-                open.members.iter().enumerate().filter(|(at, member)| is_other(*at) && !member.state().is_witness());
-            others.any(|(_, member)| member.state().is_in_sync())
-        };
-        if !others_in_use {
-            return false;
-        }
-        let changed = self.change_members(&Planned::Remove(index)).await;
-        let is_gone = matches!(changed, Changed::Done | Changed::Undecided);
-        if is_gone {
-            if let Some(position) = position {
-                self.take_out_held(position).await;
-            }
-            self.world.borrow_mut().count(Fault::MemberRemoved);
-        }
-        is_gone
-    }
-
-    /// As `Changer::position`.
-    fn position(&self, of_roster: &RosterMember) -> Option<usize> {
-        let (view, world, members) = (self.view(), self.world.borrow(), self.members.borrow());
-        let is_looked_for =
-            |at: &usize| view.index(*at).is_none() && world.urls[members[*at].target].to_string() == of_roster.url;
-        view.position(of_roster.index).or_else(|| (0..members.len()).find(is_looked_for))
-    }
-
-    /// As `Changer::let_go`.
-    async fn take_out_held(&self, position: usize) {
-        let Some(_hold) = self.hold_all().await else { return };
-        self.take_out(position).await;
     }
 
     /// As `Open::without`.
@@ -298,100 +420,6 @@ impl Session {
         let mut members = open.members.clone();
         members[position] = none;
         let catching_up = open.catching_up.iter().filter(|(of, _)| *of != position).cloned().collect();
-        *self.open.borrow_mut() = Rc::new(Open { members, catching_up, written: std::sync::Arc::clone(&open.written) });
-    }
-
-    fn somebody(&self, roster: &Roster) -> u16 {
-        let counted: Vec<_> = roster.counted().map(|member| member.index).collect();
-        counted[self.world.borrow_mut().random.below(counted.len())]
-    }
-
-    async fn remove_somebody(&self) {
-        let Some(roster) = self.roster().await else { return };
-        let index = self.somebody(&roster);
-        let _ = self.remove(index).await;
-    }
-
-    /// As `Pool::replace`.
-    async fn replace_somebody(&self) {
-        let Some(roster) = self.roster().await else { return };
-        let old = self.somebody(&roster);
-        let role = roster.member(old).map_or(Role::Data, |member| member.role);
-        let Some(machine) = self.some_machine(&roster) else { return };
-        if !self.add(Some(machine), role).await {
-            return;
-        }
-        for _ in 0..20 {
-            let is_in_use = |at: usize| self.members.borrow().get(at).is_some_and(|member| member.state().is_in_sync());
-            let old_position = self.view().position(old);
-            let new_position = self.members.borrow().iter().rposition(|member| member.target == machine);
-            if !old_position.is_some_and(is_in_use) || new_position.is_some_and(is_in_use) {
-                if self.remove(old).await {
-                    self.world.borrow_mut().count(Fault::MemberReplaced);
-                }
-                return;
-            }
-            if self.is_stopping.get() {
-                return;
-            }
-            sleep(&self.world, 10).await;
-        }
-    }
-
-    /// As `Pool::add_spare`.
-    async fn add_spare(&self) {
-        let Some(roster) = self.roster().await else { return };
-        let Some(machine) = self.some_machine(&roster).filter(|_| roster.spares().next().is_none()) else { return };
-        let Some(index) = free_index(&roster, self.view().line()) else { return };
-        let url = self.world.borrow().urls[machine].to_string();
-        let spare = RosterMember { index, role: Role::Spare, replica_uuid: Uuid::nil(), url, domain: String::new() };
-        if self.note(index, Some(spare)).await == Changed::Done {
-            self.world.borrow_mut().count(Fault::SpareNoted);
-        }
-    }
-
-    /// As `Pool::take_spare`: in the place of one that is lost, or where another writer has begun to.
-    pub(super) async fn take_spare(&self) {
-        let Some(roster) = self.roster().await else { return };
-        if let Some(spare) = roster.spares().find(|spare| !spare.replica_uuid.is_nil()) {
-            self.world.borrow_mut().count(Fault::SpareGoneOnWith);
-            return self.go_on_with(&roster, spare).await;
-        }
-        let is_lost = |member: &&RosterMember| {
-            self.position(member).is_some_and(|at| !self.members.borrow()[at].state().is_connected())
-        };
-        let (Some(spare), Some(lost)) = (roster.spares().next(), roster.with_data().find(is_lost)) else { return };
-        let taking = |replica_uuid| Some(RosterMember { replica_uuid, ..spare.clone() });
-        if self.note(spare.index, taking(lost.replica_uuid)).await != Changed::Done {
-            return;
-        }
-        let machine = self.world.borrow().urls.iter().position(|url| url.to_string() == spare.url);
-        if !self.add(machine, Role::Data).await {
-            let _ = self.note(spare.index, taking(Uuid::nil())).await;
-            return;
-        }
-        let Some(roster) = self.roster().await else { return };
-        let begun = roster.spares().find(|other| other.index == spare.index).cloned();
-        if let Some(begun) = begun {
-            self.go_on_with(&roster, &begun).await;
-        }
-    }
-
-    /// As `Changer::go_on_with`.
-    async fn go_on_with(&self, roster: &Roster, spare: &RosterMember) {
-        if !roster.with_data().any(|member| member.url == spare.url) {
-            let none = RosterMember { replica_uuid: Uuid::nil(), ..spare.clone() };
-            let _ = self.note(spare.index, Some(none)).await;
-            return;
-        }
-        let lost = roster.with_data().find(|member| member.replica_uuid == spare.replica_uuid);
-        if let Some(lost) = lost {
-            if !self.remove(lost.index).await {
-                return;
-            }
-        }
-        if self.note(spare.index, None).await == Changed::Done && lost.is_some() {
-            self.world.borrow_mut().count(Fault::SpareTaken);
-        }
+        *self.open.borrow_mut() = Rc::new(Open { members, catching_up, written: Arc::clone(&open.written) });
     }
 }

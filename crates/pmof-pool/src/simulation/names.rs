@@ -1,9 +1,6 @@
 //! Names of epochs and replicas. They look random and are the same in each run of a seed; a trace gives them numbers, in the order in which it meets them.
 
-use std::{
-    cell::RefCell,
-    fmt::{self, Debug, Formatter},
-};
+use std::cell::RefCell;
 
 use pmof_control::Epoch;
 use uuid::Uuid;
@@ -38,16 +35,6 @@ fn number(id: Uuid) -> usize {
 
 pub(super) fn of_id(id: Uuid) -> String {
     format!("e{}", number(id))
-}
-
-/// A replica's UUID, in what a trace prints.
-#[derive(Clone, Copy)]
-pub(super) struct ReplicaId(pub(super) Uuid);
-
-impl Debug for ReplicaId {
-    fn fmt(&self, formatter: &mut Formatter<'_>) -> fmt::Result {
-        write!(formatter, "r{}", number(self.0))
-    }
 }
 
 /// The epoch with its members.

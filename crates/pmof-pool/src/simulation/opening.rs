@@ -272,6 +272,7 @@ fn new_session(
         page_locks: Default::default(),
         lanes: Cell::new(0),
         attended: RefCell::new(vec![false; count]),
+        candidate: Cell::new(None),
     }
 }
 /// The pool is open: what it holds is what whoever opened it is told.

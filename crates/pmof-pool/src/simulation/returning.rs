@@ -18,6 +18,7 @@ use uuid::Uuid;
 
 use super::{
     faults::Fault,
+    members::Candidate,
     plan::{Control, PAGES},
     scrubbing::compared,
     serving::POOL_UUID,
@@ -363,7 +364,7 @@ impl engine::Returns for Return {
         is_witness: bool,
     ) -> Option<Rc<Member>> {
         assert_eq!(site.target, lost.target, "a replica returns to where it was");
-        Some(Rc::new(lost.reconnected(site.take(), is_witness)))
+        Some(Rc::new(lost.reconnected(Some(site.for_member()), is_witness)))
     }
 
     async fn boot(&self, _: &Rc<Member>) -> Option<Uuid> {
@@ -489,12 +490,22 @@ impl engine::Returns for Return {
         }
     }
 
-    async fn wait_as_candidate(&self, _: &Rc<Member>) -> Halted<bool, Self> {
-        Ok(false)
+    async fn wait_as_candidate(&self, member: &Rc<Member>) -> Halted<bool, Self> {
+        if !self.session.is_candidate(self.position) {
+            return Ok(false);
+        }
+        if !self.pause(STEP).await || !member.state().is_connected() {
+            return Err(Halt::Ended);
+        }
+        Ok(true)
     }
 
     fn gives_up_candidate(&self) -> bool {
-        false
+        self.session.is_candidate(self.position) && {
+            self.session.candidate.set(Some(Candidate { position: self.position, is_given_up: true }));
+            fail(self.world(), &self.session.open.borrow().members[self.position]);
+            true
+        }
     }
 
     fn note_rejected(&self, why: Rejection<ReplicaError>, _: bool) {

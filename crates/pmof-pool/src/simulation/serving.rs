@@ -22,7 +22,7 @@ use super::{
 use crate::pages::PAGE_BYTES;
 
 /// Bytes of the pool.
-const POOL_BYTES: u64 = PAGES as u64 * PAGE_BYTES;
+pub(super) const POOL_BYTES: u64 = PAGES as u64 * PAGE_BYTES;
 
 /// The pool that all replicas are of.
 pub(super) const POOL_UUID: Uuid = Uuid::from_u128(1);
@@ -107,6 +107,14 @@ impl World {
                     self.looked.insert(number, sound(&self.targets[number].durable));
                 }
                 Ok(Reply::Info(Box::new(self.targets[number].info(&name))))
+            }
+            Request::Create { new, .. } => {
+                self.create(connection, &new)?;
+                Ok(self.told_writer(number))
+            }
+            Request::Remove { meant, .. } => {
+                self.remove(connection, meant)?;
+                Ok(Reply::Removed)
             }
             Request::Domain => Ok(Reply::Domain(None)),
             request => {

@@ -21,6 +21,7 @@ use super::{
     faults::Fault,
     following::Following,
     keeping::{Asked, PoolKeeper},
+    members::Candidate,
     names::fresh,
     plan::{Control, PAGES, WORDS},
     scrubbing::compared,
@@ -134,6 +135,8 @@ pub(super) struct Session {
     pub(super) lanes: Cell<usize>,
     /// A thread brings the member back.
     pub(super) attended: RefCell<Vec<bool>>,
+    /// A replica is copied to that is no member yet.
+    pub(super) candidate: Cell<Option<Candidate>>,
 }
 
 pub(super) fn positions(members: &[Rc<Member>], is: impl Fn(MemberState) -> bool) -> Positions {

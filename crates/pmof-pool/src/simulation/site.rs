@@ -5,7 +5,7 @@ use std::{future::poll_fn, rc::Rc};
 use pmof_control::{ControlVersion, MessageHead, Reply, Request};
 
 use super::{
-    asking::{judged, lost, replied},
+    asking::{judged, replied},
     target::Message,
     tasks::Shared,
     versions::REQUEST_ID,
@@ -17,14 +17,15 @@ pub(super) struct Site {
     world: Shared,
     pub(super) target: usize,
     version: ControlVersion,
-    /// `None` once a member has it.
-    connection: Option<usize>,
+    connection: usize,
+    /// A member has the connection, and ends it.
+    has_member: bool,
 }
 
 impl Drop for Site {
     fn drop(&mut self) {
-        if let Some(connection) = self.connection {
-            self.world.borrow_mut().close_here(connection);
+        if !self.has_member {
+            self.world.borrow_mut().close_here(self.connection);
         }
     }
 }
@@ -36,7 +37,7 @@ impl Site {
         let connection = world.connect(writer, target)?;
         let other = world.targets[target].version;
         match other.agreed() {
-            Ok(version) => Some(Self { world: Rc::clone(shared), target, version, connection: Some(connection) }),
+            Ok(version) => Some(Self { world: Rc::clone(shared), target, version, connection, has_member: false }),
             Err(error) => {
                 world.close_here(connection);
                 judged(world, other, error.into());
@@ -47,15 +48,16 @@ impl Site {
 
     /// Sends a request and waits for the reply.
     pub(super) async fn ask(&self, request: &Request) -> Result<Reply, ReplicaError> {
-        let connection = self.connection.ok_or_else(lost)?;
+        let connection = self.connection;
         let head = MessageHead { version: self.version, request_id: REQUEST_ID };
         let question = self.world.borrow_mut().send(connection, Message::Encoded(request.encode(head)?));
         let answer = poll_fn(|_| self.world.borrow_mut().answer(connection, question)).await;
         replied(&mut self.world.borrow_mut(), answer, self.version)
     }
 
-    /// Gives the connection to a member.
-    pub(super) fn take(&mut self) -> Option<usize> {
-        self.connection.take()
+    /// The connection, which a member has from now on.
+    pub(super) fn for_member(&mut self) -> usize {
+        self.has_member = true;
+        self.connection
     }
 }

@@ -3,7 +3,7 @@
 use std::{rc::Rc, time::Duration};
 
 use pmof_access::Durability;
-use pmof_control::{Claim, OpenFor, PoolState, Reply, Request, Roster};
+use pmof_control::{Claim, MeantReplica, NewPool, OpenFor, PoolState, Reply, Request, Roster, WITNESS_BYTES};
 use pmof_target::{
     StoreError,
     engine::{Failure, Fencing, Holder, OpenReplica, Opening, Verdict, judge, run},
@@ -14,7 +14,7 @@ use super::{
     areas::Areas,
     faults::Fault,
     media::{Media, OnHolder, OnMedia, TargetRules, pool_name},
-    names::{ReplicaId, fresh},
+    names::fresh,
     plan::{Control, PAGES, WORDS},
     truth::{Page, Pages, is_rotten},
     versions::Version,
@@ -23,16 +23,6 @@ use super::{
 
 #[derive(Clone, Debug)]
 pub(super) enum Message {
-    /// Makes an empty replica and opens it.
-    Create {
-        index: u16,
-        count: u16,
-        is_witness: bool,
-    },
-    /// What lies there, whoever has it open.
-    Info,
-    /// Removes this replica, if nobody has it open.
-    Remove(ReplicaId),
     /// A request, as it is sent.
     Encoded(Vec<u8>),
     Write {
@@ -45,13 +35,6 @@ pub(super) enum Message {
 
 #[derive(Clone, Debug)]
 pub(super) enum Answer {
-    Opened(Box<Replica>),
-    AlreadyThere,
-    Info {
-        replica: Box<Replica>,
-        is_open: bool,
-    },
-    Removed,
     /// A reply, as it is sent.
     Encoded(Vec<u8>),
     Flushed,
@@ -59,14 +42,6 @@ pub(super) enum Answer {
     Refused,
     /// A reply, as it is sent: it is of another version, or the replica is.
     OtherVersion(Version, Vec<u8>),
-}
-
-/// What a replica says of itself.
-#[derive(Clone, Debug)]
-pub(super) struct Replica {
-    pub(super) index: u16,
-    pub(super) uuid: Uuid,
-    pub(super) state: PoolState,
 }
 
 /// A target with its replica, if it has one: what is durable, what the page cache shows, and who has it open.
@@ -163,11 +138,6 @@ impl Target {
         }
     }
 
-    pub(super) fn replica(&self) -> Replica {
-        let Self { index, replica_uuid, ref state, .. } = *self;
-        Replica { index, uuid: replica_uuid, state: state.clone() }
-    }
-
     /// The connection that has it open.
     pub(super) fn open_by(&self) -> Option<usize> {
         self.open.as_ref().map(|held| held.by)
@@ -175,11 +145,7 @@ impl Target {
 
     /// What it answers where it, or what lies there, is of another version.
     fn refusal(&self, message: &Message) -> Option<Vec<u8>> {
-        let is_refused = match message {
-            Message::Info | Message::Encoded(_) => self.is_there || !self.version.is_of_file(),
-            Message::Create { .. } | Message::Remove(_) => !self.version.is_of_file(),
-            _ => false,
-        };
+        let is_refused = matches!(message, Message::Encoded(_)) && (self.is_there || !self.version.is_of_file());
         let is_other = self.version != Version::Here;
         if is_refused && is_other { self.version.refusal((self.replica_uuid, self.index)) } else { None }
     }
@@ -270,17 +236,37 @@ impl World {
         if self.targets[number].is_there { Ok(()) } else { Err(not_found()) }
     }
 
-    fn create(&mut self, connection: usize, (index, count): (u16, u16), is_witness: bool) -> Answer {
-        let number = self.connections[connection].target;
-        let target = &mut self.targets[number];
+    /// Makes an empty replica, and opens it.
+    pub(super) fn create(&mut self, connection: usize, new: &NewPool) -> Result<(), StoreError> {
+        let target = &mut self.targets[self.connections[connection].target];
         if target.is_there {
-            return Answer::AlreadyThere;
+            return Err(StoreError::AlreadyExists { name: pool_name(), root: "/".into() });
         }
-        *target =
-            Target { is_witness, boots: target.boots, ..Target::new(index, PoolState::new(fresh(), count), true) };
+        let (state, is_witness) = (PoolState::new(new.epoch, new.replica_count), new.size_bytes == WITNESS_BYTES);
+        let (boots, version) = (target.boots, target.version.without_file());
+        *target = Target { is_witness, version, boots, ..Target::new(new.replica_index, state, true) };
         let replica = OpenReplica::made(target.header(), target.state.clone(), TargetRules(self.control));
         target.open = Some(Held { by: connection, replica });
-        Answer::Opened(Box::new(target.replica()))
+        Ok(())
+    }
+
+    /// Removes the replica that is meant, if no other connection has it open.
+    pub(super) fn remove(&mut self, connection: usize, meant: Option<MeantReplica>) -> Result<(), StoreError> {
+        let number = self.connections[connection].target;
+        self.check_there(number)?;
+        let target = &mut self.targets[number];
+        let (found, name) = (target.replica_uuid, pool_name());
+        if let Some(MeantReplica { uuid: meant, .. }) = meant.filter(|meant| meant.uuid != found) {
+            return Err(StoreError::OtherReplica { name, found, meant });
+        }
+        if target.open_by().is_some_and(|by| by != connection) {
+            return Err(self.busy(connection));
+        }
+        if meant.and_then(|meant| meant.epoch).is_some_and(|epoch| epoch != target.state.epoch.id) {
+            return Err(StoreError::OpenedSince { name });
+        }
+        (target.is_there, target.open, target.version) = (false, None, target.version.without_file());
+        Ok(())
     }
 
     /// Makes durable what the page cache has, if it can be.
@@ -312,34 +298,11 @@ impl World {
         if let Some(reply) = self.targets[number].refusal(message) {
             return Some(Answer::OtherVersion(self.targets[number].version, reply));
         }
-        match message {
-            Message::Encoded(request) => return Some(self.serve(index, request)),
-            Message::Create { index: replica, count, is_witness } => {
-                return Some(self.create(index, (*replica, *count), *is_witness));
-            }
-            _ => {}
-        }
         let target = &mut self.targets[number];
+        let is_fenced = target.open_by() != Some(index) && self.control != Some(Control::NotFenced);
         match message {
-            Message::Info if target.is_there => {
-                return Some(Answer::Info { replica: Box::new(target.replica()), is_open: target.open.is_some() });
-            }
-            Message::Remove(replica)
-                if target.is_there
-                    && target.replica_uuid == replica.0
-                    && target.open_by().is_none_or(|by| by == index) =>
-            {
-                (target.is_there, target.open, target.version) = (false, None, Version::Here);
-                return Some(Answer::Removed);
-            }
-            Message::Info | Message::Remove(_) => return Some(Answer::Refused),
-            _ if target.open_by() != Some(index) && self.control != Some(Control::NotFenced) => {
-                return Some(Answer::Refused);
-            }
-            _ => {}
-        }
-        match message {
-            Message::Create { .. } | Message::Info | Message::Remove(_) | Message::Encoded(_) => None,
+            Message::Encoded(request) => Some(self.serve(index, request)),
+            _ if is_fenced => Some(Answer::Refused),
             Message::Write { .. } if target.is_witness => None,
             Message::Write { page, words } => {
                 target.cache[*page] = *words;

@@ -46,6 +46,11 @@ impl Version {
     pub(super) fn is_of_file(self) -> bool {
         matches!(self, Self::Format(_) | Self::Features(_))
     }
+
+    /// The same where there is no such file.
+    pub(super) fn without_file(self) -> Self {
+        if self.is_of_file() { Self::Here } else { self }
+    }
 }
 
 /// A message with another version, and its checksum.

@@ -352,7 +352,6 @@ impl World {
                 let answer = self.handle(index, &message);
                 self.note(|| {
                     let answer = match &answer {
-                        Some(Answer::Opened(replica) | Answer::Info { replica, .. }) => brief(&replica.state),
                         Some(Answer::Encoded(reply)) => match Reply::decode(reply) {
                             Ok((_, Reply::Opened { state, .. })) => brief(&state),
                             Ok((_, Reply::Info(info))) => brief(&info.state),

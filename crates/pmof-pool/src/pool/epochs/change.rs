@@ -9,7 +9,7 @@ use super::{Epochs, done};
 use crate::{
     ReplicaError,
     member::{Control, Member},
-    membership::{Changed, Planned},
+    membership::Changed,
     view::{Positions, Rule},
 };
 
@@ -48,11 +48,6 @@ impl Epochs {
         state.members.len() - 1
     }
 
-    /// Whether no change is under way whose outcome is not known, after an epoch behind it that settles it where there was one.
-    pub(in crate::pool) fn is_decided(&self) -> bool {
-        self.run(&mut self.state.lock(), |driver| done(engine::settle_last(driver)))
-    }
-
     /// Notes durably that the asynchronous member or the spare of an index is there, or is none any more. It counts for nothing, so that no epoch comes of it.
     pub(in crate::pool) fn set_uncounted(&self, index: u16, member: Option<RosterMember>) -> Changed {
         self.run(&mut self.state.lock(), |driver| done(engine::set_uncounted(driver, index, member)))
@@ -61,11 +56,6 @@ impl Epochs {
     /// Notes durably that it is known that the pool was forced.
     pub(in crate::pool) fn clear_forced(&self) -> Changed {
         self.run(&mut self.state.lock(), |driver| done(engine::clear_forced(driver)))
-    }
-
-    /// Changes the members durably, while nothing else changes an epoch. What is posted meanwhile is acknowledged behind it.
-    pub(in crate::pool) fn change(&self, planned: &Planned) -> Changed {
-        self.run(&mut self.state.lock(), |driver| done(engine::change(driver, planned)))
     }
 
     /// A change was made before the pool was opened, and `rule` was in force before it.

@@ -130,12 +130,12 @@ impl Returns {
         self.spares.is_taking.store(true, Ordering::Release);
         let (returns, pool) = (Arc::clone(self), Pool(Arc::clone(shared)));
         let started = spawn("pmof-pool-spare", move || {
-            let taken = pool.take_spare(&due);
-            if let Err(error) = &taken {
+            let taken = pool.take_spare(&due).unwrap_or_else(|error| {
                 // It is tried again after a pause, as long as the member is lost.
-                log::warn!("no spare was taken: {}", causes(error));
-            }
-            returns.spares.tried(taken.is_ok(), Instant::now());
+                log::warn!("no spare was taken: {}", causes(&error));
+                false
+            });
+            returns.spares.tried(taken, Instant::now());
             returns.spares.is_taking.store(false, Ordering::Release);
         });
         if let Err(error) = started {
