@@ -404,8 +404,12 @@ async fn make(driver: &impl Driver, next: Roster, plan: &Plan) -> Changed {
 }
 
 /// Tells all of an epoch in which a member takes part that is about to join, and that has confirmed `mark`. Until it has [joined](join),
-/// everything is acknowledged under the epoch before, as if this had not been. `None`: too few were left.
+/// everything is acknowledged under the epoch before, as if this had not been. `None`: too few were left, or the member is about to be removed, or was, and has its position still.
 pub async fn announce_with(driver: &impl Driver, position: usize, mark: Request) -> Option<Joining> {
+    // An epoch that counts it would come behind the one that removes it.
+    if driver.with(|epochs| epochs.membership.leaving() & (1 << position) != 0) {
+        return None;
+    }
     let changes = driver.with(|epochs| {
         epochs.view.note_marked(position, &mark);
         epochs.note_change();

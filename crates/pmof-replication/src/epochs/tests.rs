@@ -273,6 +273,21 @@ fn a_member_joins_by_the_epoch_that_was_announced() {
 }
 
 #[test]
+fn a_member_that_was_removed_does_not_join() {
+    let members = members(3);
+    members.states[2].take(Event::Lost);
+    assert!(done(begin(&members)));
+    let back = MemberCell::new(MemberState::Behind(Link::Connected));
+    let members = Members { states: members.states.into_iter().take(2).chain([back]).collect(), ..members };
+    assert_eq!(done(change(&members, &Planned::Remove(2))), Changed::Done);
+    members.told();
+    // Its position is taken from it when nothing is posted.
+    let mark = members.with(|epochs| epochs.view.mark());
+    assert!(done(announce_with(&members, 2, mark)).is_none());
+    assert_eq!(members.told(), [""; 0]);
+}
+
+#[test]
 fn an_announcement_is_void_behind_another() {
     let members = members(3);
     members.states[2].take(Event::Lost);
