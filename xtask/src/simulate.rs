@@ -14,6 +14,9 @@ pub(crate) struct Simulate {
     /// The first of them; a seed that failed fails again
     #[arg(long, default_value_t = 0)]
     first_seed: u64,
+    /// Counts the seeds that notice a rule broken on purpose, by the name of its control
+    #[arg(long, conflicts_with = "exhaustive")]
+    control: Option<String>,
     /// Instead of seeds: every state that two writers of a small pool can come to, within bounds, and openings of four and five replicas
     #[arg(long, conflicts_with_all = ["seeds", "first_seed"])]
     exhaustive: bool,
@@ -37,6 +40,7 @@ impl Simulate {
             .args(["--exact", "--ignored", "--nocapture"])
             .env("PMOF_SEEDS", self.seeds.to_string())
             .env("PMOF_FIRST_SEED", self.first_seed.to_string())
+            .envs(self.control.iter().map(|control| ("PMOF_CONTROL", control)))
             .status()
             .context("starting cargo")?;
         Ok(if status.success() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -14,7 +14,7 @@ mod blocks;
 #[cfg(test)]
 mod tests;
 
-pub use blocks::Compared;
+pub use blocks::BlockDigests;
 
 /// Differences that are reported one by one; more are only counted.
 pub const DIFFERENCES_MAX: usize = 1000;
@@ -309,6 +309,5 @@ fn differing(
     other: &mut dyn Contents,
     window: &Window,
 ) -> Result<Vec<Range<u64>>, ComparisonError> {
-    let compared = Compared::of_window(&mut [first, other], window).of_all()?;
-    Ok(compared.differing().map(|block| compared.block(block)).collect())
+    Ok(BlockDigests::of_window(&mut [first, other], window).of_all()?.differing())
 }

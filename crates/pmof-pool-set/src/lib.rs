@@ -44,7 +44,7 @@ pub use access::{
 pub use behind::{Behind, BehindContents};
 pub use btt::{BlockTable, block_table};
 pub use check::{CheckReport, CheckedReplica, Mismatch, ReplicaState, check};
-pub use compare::{Compared, Comparison, ComparisonError, Copied, DIFFERENCES_MAX, Difference, Differences};
+pub use compare::{BlockDigests, Comparison, ComparisonError, Copied, DIFFERENCES_MAX, Difference, Differences};
 pub use contents::{ContentsState, EMPTY, behind_header, contents_state, log_range, memory_state, state_of};
 pub use data::{DIGEST_BLOCK_LEN_BYTES, WINDOW_LEN_BYTES, Window, data_ranges, windows, zero_digests};
 pub use digest::{DIGEST_BYTES, Digest, Digester, digests_of};

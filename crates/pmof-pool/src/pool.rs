@@ -15,11 +15,12 @@ use pmof_access::{Durability, Medium, Traffic};
 use pmof_control::{ConsistencyPoint, OpenFor, USER_FLAGS_BYTES};
 use pmof_mem::forks::Process;
 use pmof_pool_set::{Attributes, LocalSet};
+use pmof_replication::posting::{self, Persist};
 use smallvec::SmallVec;
 use uuid::Uuid;
 
 use crate::{
-    PersistFailure, PoolError, Receipt, ReplicaError, ReplicaPlace,
+    PersistFailure, PoolError, Receipt, ReplicaError, ReplicaPlace, ReplicaReceipt,
     catch_up::CatchUp,
     intent::Intent,
     member::{
@@ -28,7 +29,7 @@ use crate::{
     pages::PageMap,
 };
 use acknowledge::AckTerms;
-use epochs::Epochs;
+use epochs::{Epochs, done};
 use followers::Followers;
 use group::Group;
 use pending::Waiter;
@@ -658,12 +659,7 @@ impl Open {
         source: impl Fn(&Range<u64>) -> Source<'b>,
     ) -> Result<(), PoolError> {
         self.intend(&range);
-        if let Some(written) = &self.written {
-            // Before it is posted: a member that is lost from here on may lack it.
-            written.mark(range.clone());
-        }
-        let windows: SmallVec<[u64; 2]> =
-            self.catching_up.iter().map(|(_, catch_up)| catch_up.before_write()).collect();
+        let windows: SmallVec<[u64; 2]> = posting::begin_write(self.written.as_deref(), &self.catching_up, &range);
         let (mut at, mut missed) = (range.start, 0);
         while at < range.end {
             // Piece by piece, so that several replicas are fed in turn; none cuts a word.
@@ -674,13 +670,7 @@ impl Open {
             missed |= self.write_piece(&write);
             at = piece.end;
         }
-        for ((position, catch_up), before) in self.catching_up.iter().zip(windows) {
-            if missed & (1 << position) == 0 {
-                catch_up.after_write(before, &range);
-            } else {
-                catch_up.missed_write(&range);
-            }
-        }
+        posting::end_write(&self.catching_up, windows, &range, missed);
         Ok(())
     }
 
@@ -716,20 +706,33 @@ impl Open {
 
     /// Waits for a flush of all replicas, and acknowledges it.
     fn finish_flush(&self, mut flushing: Flushings) -> Persisted {
+        let persisted = done(posting::finish_persist(self, &mut flushing));
+        self.abandon(flushing);
+        persisted
+    }
+
+    /// Nothing is asked of any member any more.
+    fn fence(&self, successor: &str) {
+        let others = self.members.iter().filter(|member| member.state().is_connected());
+        others.filter_map(|member| member.control()).for_each(|control| control.fence(successor));
+    }
+}
+
+impl Persist for Open {
+    type Flushing = Flushings;
+    type Reached = Vec<ReplicaReceipt>;
+    type Outcome = Persisted;
+
+    async fn finish_all(&self, flushing: &mut Flushings) -> Vec<ReplicaReceipt> {
         // What is on this machine is made durable while targets do the same.
-        for (member, flushing) in self.members.iter().zip(&mut flushing) {
+        for (member, flushing) in self.members.iter().zip(&mut *flushing) {
             if member.remote().is_none() {
                 member.is_flushed(flushing, Duration::ZERO);
             }
         }
-        self.wait_for_enough(&mut flushing);
-        let all = self.members.iter().zip(&mut flushing);
-        let reached = all.filter_map(|(member, flushing)| member.finish_flush(flushing)).collect();
-        self.abandon(flushing);
-        self.stop_where_fenced();
-        // Before anyone hears of writes that a lost replica lacks, it must be known by the headers of enough others to lack them.
-        let is_acknowledged = self.epochs.as_ref().is_some_and(|epochs| epochs.acknowledge(&self.members));
-        self.receipt(reached, is_acknowledged)
+        self.wait_for_enough(flushing);
+        let all = self.members.iter().zip(flushing);
+        all.filter_map(|(member, flushing)| member.finish_flush(flushing)).collect()
     }
 
     /// A writer that was fenced at one replica acknowledges nothing on the others either: its successor may have those next.
@@ -744,14 +747,11 @@ impl Open {
         }
     }
 
-    /// Nothing is asked of any member any more.
-    fn fence(&self, successor: &str) {
-        let others = self.members.iter().filter(|member| member.state().is_connected());
-        others.filter_map(|member| member.control()).for_each(|control| control.fence(successor));
+    async fn acknowledge(&self) -> bool {
+        self.epochs.as_ref().is_some_and(|epochs| epochs.acknowledge(&self.members))
     }
 
-    /// `is_acknowledged`: it is known durably which replicas lack what was written.
-    fn receipt(&self, mut replicas: Vec<crate::ReplicaReceipt>, is_acknowledged: bool) -> Persisted {
+    fn receipt(&self, mut replicas: Vec<ReplicaReceipt>, is_acknowledged: bool) -> Persisted {
         let mut failed = Vec::new();
         for member in &self.members {
             let (standing, state) = (member.standing(), member.state());

@@ -21,10 +21,12 @@ use world::World;
 mod areas;
 mod asking;
 mod attached;
+mod comparing;
 mod failing;
 mod farm;
 mod faults;
 mod following;
+mod judging;
 mod keeper;
 mod keeping;
 mod media;
@@ -32,6 +34,7 @@ mod members;
 mod names;
 mod opening;
 mod plan;
+mod posting;
 mod promoting;
 mod random;
 mod reading;
@@ -53,6 +56,9 @@ const FAULTLESS_STEPS: u64 = 20_000;
 
 /// Steps in which a former writer lives on behind a promotion.
 const FORMER_STEPS: u64 = 300;
+
+/// Members that are lost then, one after the other: they return by the map of pages that were written meanwhile.
+const LOSSES_AT_REST: usize = 4;
 
 /// In one of so many steps a bit of a state page flips, in runs that have such rot.
 const STATE_ROT_RATE: usize = 30;
@@ -277,6 +283,15 @@ fn come_to_rest(world: &Shared, tasks: &Rc<Tasks>, writer_count: usize) {
             *stage.borrow_mut() = "catching up";
             start_threads(&session);
             until(|| session.is_whole()).await;
+            *stage.borrow_mut() = "losing one member after the other";
+            for _ in 0..LOSSES_AT_REST {
+                session.lose_one();
+                let pause = world.borrow_mut().random.below(60);
+                sleep(&world, pause).await;
+                until(|| session.has_noticed_losses() && session.is_whole()).await;
+            }
+            world.borrow_mut().is_at_rest = true;
+            until(|| session.verifying.get() == 0 && session.has_noticed_losses() && session.is_whole()).await;
             session.check_keeper();
             *stage.borrow_mut() = "scrubbing";
             session.rot_somewhere();

@@ -28,6 +28,7 @@ mod rules;
 #[cfg(test)]
 mod tests;
 mod trust;
+mod verify;
 
 pub use backoff::{Backoff, Pauses};
 pub use copy::Limits;
@@ -35,6 +36,7 @@ pub use driver::{Halt, Halted, Members, Progress, Rejection, Returns, Terms};
 pub use judge::Holder;
 pub use rules::{Rules, ShippedRules};
 pub use trust::Trust;
+pub use verify::verify;
 
 use judge::{Verdict, judge};
 
@@ -329,7 +331,7 @@ async fn no_longer_slow<D: Returns>(
         return Err(Halt::Slow);
     }
     if !members.state(&member).is_witness() {
-        driver.keeps_up(&member).await?;
+        copy::keeps_up(driver, &member).await?;
     }
     let (index, is_known) = members
         .lock()

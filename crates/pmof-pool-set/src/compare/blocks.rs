@@ -1,4 +1,4 @@
-//! Which blocks of replicas differ, by digests that all of them compute at once. Everything that compares replicas does it here.
+//! The digests of blocks of replicas, which all of them compute at once. Everything that compares replicas asks for them here.
 
 use std::ops::Range;
 
@@ -7,14 +7,14 @@ use crate::{AccessError, Contents, DIGEST_BLOCK_LEN_BYTES, Digest, Window, zero_
 
 /// The digests of the blocks of a range, on several replicas.
 #[derive(Debug)]
-pub struct Compared {
+pub struct BlockDigests {
     range: Range<u64>,
     block_bytes: u64,
     block_count: usize,
     digests: Vec<Result<Vec<Digest>, AccessError>>,
 }
 
-impl Compared {
+impl BlockDigests {
     /// Asks all replicas for the blocks of [`DIGEST_BLOCK_LEN_BYTES`] of a window, but those that have a hole there.
     pub fn of_window(replicas: &mut [&mut dyn Contents], window: &Window) -> Self {
         Self::of(replicas, &window.range, DIGEST_BLOCK_LEN_BYTES, &window.is_hole)
@@ -57,11 +57,6 @@ impl Compared {
         }
     }
 
-    /// How many replicas were asked, those that gave no digests too.
-    pub fn replica_count(&self) -> usize {
-        self.digests.len()
-    }
-
     /// The replicas that gave no digests.
     pub fn failed(&self) -> impl Iterator<Item = usize> {
         self.digests.iter().enumerate().filter(|(_, digests)| digests.is_err()).map(|(replica, _)| replica)
@@ -73,40 +68,21 @@ impl Compared {
         ComparisonError { replica, source: source.unwrap_or_else(|| "it gave its digests".into()) }
     }
 
-    /// The digest of a block on a replica that gave its digests.
-    pub fn digest(&self, replica: usize, block: usize) -> Option<&Digest> {
-        self.digests[replica].as_ref().ok()?.get(block)
-    }
-
-    /// Where a block lies.
-    pub fn block(&self, block: usize) -> Range<u64> {
-        let start = self.range.start + block as u64 * self.block_bytes;
-        start..(start + self.block_bytes).min(self.range.end)
-    }
-
-    /// The replicas that hold other bytes in a block than one of them does. One that gave no digests holds what nobody knows.
-    pub fn unlike(&self, replica: usize, block: usize) -> impl Iterator<Item = usize> {
-        let right = self.digest(replica, block);
-        let others = (0..self.digests.len()).filter_map(move |other| Some((other, self.digest(other, block)?)));
-        others.filter(move |(_, digest)| right.is_some_and(|right| right != *digest)).map(|(other, _)| other)
+    /// The digests by replicas; `None` of one that gave none.
+    pub fn into_digests(self) -> Vec<Option<Vec<Digest>>> {
+        self.digests.into_iter().map(Result::ok).collect()
     }
 
     /// The blocks of which the replicas that gave digests do not all hold the same.
-    pub fn differing(&self) -> impl Iterator<Item = usize> {
-        let first = (0..self.digests.len()).find(|replica| self.digests[*replica].is_ok());
-        let differs = move |block: &usize| first.is_some_and(|first| self.unlike(first, *block).next().is_some());
-        (0..self.block_count).filter(differs)
+    pub(super) fn differing(&self) -> Vec<Range<u64>> {
+        let known: Vec<_> = self.digests.iter().flatten().collect();
+        let differs = |block: &usize| known.windows(2).any(|pair| pair[0][*block] != pair[1][*block]);
+        (0..self.block_count).filter(differs).map(|block| self.block(block)).collect()
     }
 
-    /// Those of them that are `wanted`, as ranges; neighbours are one.
-    pub fn ranges_where(&self, wanted: impl Fn(usize) -> bool) -> Vec<Range<u64>> {
-        let mut ranges: Vec<Range<u64>> = Vec::new();
-        for block in self.differing().filter(|block| wanted(*block)).map(|block| self.block(block)) {
-            match ranges.last_mut() {
-                Some(last) if last.end == block.start => last.end = block.end,
-                _ => ranges.push(block),
-            }
-        }
-        ranges
+    /// Where a block lies.
+    fn block(&self, block: usize) -> Range<u64> {
+        let start = self.range.start + block as u64 * self.block_bytes;
+        start..(start + self.block_bytes).min(self.range.end)
     }
 }

@@ -2,7 +2,7 @@ use std::ops::Range;
 
 use pmof_mem::{Medium as _, Memory, causes};
 
-use super::{Compared, Comparison, Copied, DIFFERENCES_MAX, Difference};
+use super::{BlockDigests, Comparison, Copied, DIFFERENCES_MAX, Difference};
 use crate::{
     AccessError, Contents, DIGEST_BLOCK_LEN_BYTES, NewPool, PendingDigests, PoolKind, WINDOW_LEN_BYTES, Window,
     data_ranges, digests_of,
@@ -124,20 +124,19 @@ fn of_several_replicas_those_are_told_that_differ_and_those_that_failed() {
     four.memory.store(3 * at, &[0xee]).unwrap();
     three.calls_left = 0;
     let range = at..4 * at + 100;
-    let mut compared = Compared::of_range(&mut [&mut one, &mut two, &mut three, &mut four], &range, at);
-    assert_eq!(compared.differing().collect::<Vec<_>>(), [0, 2]);
-    assert_eq!(compared.ranges_where(|_| true), [at..2 * at, 3 * at..4 * at]);
-    assert_eq!(compared.block(3), 4 * at..4 * at + 100, "the last is shorter");
-    let unlike = |compared: &Compared, replica, block| compared.unlike(replica, block).collect::<Vec<_>>();
-    assert_eq!((unlike(&compared, 0, 0), unlike(&compared, 0, 2)), (vec![1], vec![3]));
-    assert_eq!((unlike(&compared, 1, 0), unlike(&compared, 2, 0)), (vec![0, 3], vec![]));
-    assert_eq!(compared.failed().collect::<Vec<_>>(), [2]);
-    let error = compared.take_failure(2);
+    let mut digests = BlockDigests::of_range(&mut [&mut one, &mut two, &mut three, &mut four], &range, at);
+    assert_eq!(digests.differing(), [at..2 * at, 3 * at..4 * at]);
+    assert_eq!(digests.failed().collect::<Vec<_>>(), [2]);
+    let error = digests.take_failure(2);
     assert_eq!((error.replica, error.to_string()), (2, "the power failed".to_owned()));
     let window = Window { range, is_hole: vec![true, false] };
-    let compared = Compared::of_window(&mut [&mut one, &mut two], &window).of_all().unwrap();
-    assert!(compared.differing().eq(0..4), "a hole is zeros, and was not asked for");
-    let error = Compared::of_range(&mut [&mut one, &mut three], &(0..at), at).of_all().unwrap_err();
+    let digests = BlockDigests::of_window(&mut [&mut one, &mut two], &window).of_all().unwrap();
+    let last = 4 * at..4 * at + 100;
+    let all = [at..2 * at, 2 * at..3 * at, 3 * at..4 * at, last];
+    assert_eq!(digests.differing(), all, "a hole is zeros, and was not asked for");
+    let counts: Vec<_> = digests.into_digests().into_iter().flatten().map(|digests| digests.len()).collect();
+    assert_eq!(counts, [4, 4]);
+    let error = BlockDigests::of_range(&mut [&mut one, &mut three], &(0..at), at).of_all().unwrap_err();
     assert_eq!(error.replica, 1);
 }
 

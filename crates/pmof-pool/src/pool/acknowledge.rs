@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use pmof_replication::posting::LEAST_PATIENCE;
+
 use crate::{ReplicaDomain, domain::distinct};
 
 /// When a persist is acknowledged.
@@ -74,9 +76,6 @@ impl AckTerms {
         self.domains
     }
 }
-
-/// The shortest wait for what takes time in good order, too: an answer behind a disk, room in a queue that a fast network keeps full.
-pub(super) const LEAST_PATIENCE: Duration = Duration::from_millis(50);
 
 /// The shortest and the longest time that one of several is waited for in turn.
 const SLICE_MIN: Duration = Duration::from_micros(50);

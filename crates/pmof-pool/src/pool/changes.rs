@@ -213,10 +213,9 @@ impl Changer<'_> {
     /// found there, it is not looked for at that place any more.
     fn admit(&self, made: &Made) -> Result<usize, ChangeError> {
         let free = self.returns.add_place(&made.place);
-        let mut guard = self.returns.hold_all(self.shared).map_err(|_| PoolError::Closed)?;
-        let open = guard.as_ref().ok_or(PoolError::Closed)?;
-        let mut members = open.members.clone();
-        for (at, absent) in self.never_found(open, made) {
+        let mut held = self.returns.hold_all(self.shared).map_err(|_| PoolError::Closed)?;
+        let mut members = held.members.clone();
+        for (at, absent) in self.never_found(&held, made) {
             self.epochs.remove_place(at, &absent);
             members[at] = absent;
         }
@@ -226,15 +225,15 @@ impl Changer<'_> {
             None => members.push(Arc::clone(&made.member)),
         }
         number_domains(&members);
-        let mut fresh = open.with_members(members, open.catching_up.clone());
+        let mut fresh = held.with_members(members, held.catching_up.clone());
         if fresh.written.is_none() {
             // Of a pool of one nobody has kept what a second may lack.
             fresh.written = Some(Arc::new(PageMap::new(fresh.facts.size_bytes)));
             fresh.intent = Some(Arc::new(Intent::new(fresh.facts.size_bytes)));
             fresh.keep_intent(Left::Unlike, &ToldMaps::new());
         }
-        *guard = Some(Arc::new(fresh));
-        drop(guard);
+        held.replace(fresh);
+        drop(held);
         Returns::start(&self.pool.0);
         Ok(position)
     }
@@ -262,13 +261,12 @@ impl Changer<'_> {
 
     /// Nothing is asked of this replica any more, and its target may open it for others.
     fn part_with(&self, position: usize, index: u16) {
-        let Ok(mut guard) = self.returns.hold_all(self.shared) else { return };
-        let Some(open) = guard.as_ref() else { return };
-        let (members, catching_up) = open.without(position, index);
-        let gone = Arc::clone(&open.members[position]);
-        *guard = Some(Arc::new(open.with_members(members, catching_up)));
+        let Ok(mut held) = self.returns.hold_all(self.shared) else { return };
+        let (members, catching_up) = held.without(position, index);
+        let gone = Arc::clone(&held.members[position]);
+        held.change(members, catching_up);
         // Its target may hang: nobody who writes waits for it any more.
-        drop(guard);
+        drop(held);
         part_with(&*gone, index);
     }
 }

@@ -1,17 +1,18 @@
 //! Making the replicas of a pool equal when it is opened.
 
-use std::{ops::Range, sync::Arc};
+use std::{ops::Range, slice, sync::Arc};
 
-use pmof_pool_set::{Compared, Comparison, Window};
+use pmof_pool_set::{BlockDigests, Comparison, Contents, DIGEST_BLOCK_LEN_BYTES, Digest, Window};
+use pmof_replication::comparing::{self, Compared, Equalizing};
 
 use super::{
     Equalized, Flushings, Open,
-    compare::{Comparable, Differing, InUse, as_replicas, contents, contents_of, lost, not_compared, take_out_failed},
+    compare::{Comparable, Differing, as_replicas, contents, contents_of, lost, not_compared, take_out_failed},
+    epochs::done,
 };
 use crate::{
     PoolError, ReplicaError,
     member::{FlushLevel, Member, replica_error},
-    scrub::most_hold,
 };
 
 /// Ranges that are flushed one by one, at most, where all of a pool may be flushed as well.
@@ -20,6 +21,19 @@ const FLUSHED_RANGES_MAX: usize = 64;
 /// Bytes that are flushed at once: no target takes too long for an answer.
 const FLUSHED_BYTES: u64 = 64 << 20;
 
+/// The replicas of a pool that is being opened, and what of them is compared.
+struct Opened<'o> {
+    open: &'o Open,
+    comparable: &'o Comparable,
+    members: &'o [Arc<dyn Member>],
+    replicas: Vec<&'o mut dyn Contents>,
+    /// The replica that the others must be equal to, by its place in these lists.
+    source: usize,
+    windows: &'o [Window],
+    /// Those that have yet to be compared.
+    left: slice::Iter<'o, Window>,
+}
+
 impl Open {
     /// Compares the replicas in use with each other, in all that is comparable. Copies what most of them hold, or else the source, to those that differ, or refuses that. Makes all of
     /// them durable: what is the same on all may be durable on some, and the program acts on what it reads, whoever stored it.
@@ -27,58 +41,19 @@ impl Open {
         let Comparable { comparison, source, .. } = comparable;
         let members = self.members_in_use();
         let from = &self.members[*source];
-        let source = members.iter().position(|(position, _)| position == source).ok_or_else(|| lost(&**from))?;
+        let source = members.iter().position(|member| Arc::ptr_eq(member, from)).ok_or_else(|| lost(&**from))?;
         let mut held = contents_of(&members)?;
         let mut replicas = as_replicas(&mut held);
         let windows = comparison.windows(&mut replicas, &mut |_| {});
-        let windows = windows.map_err(|error| not_compared(members[error.replica].1, error.source))?;
-        let mut copied_bytes = 0;
+        let windows = windows.map_err(|error| not_compared(&*members[error.replica], error.source))?;
         // One has no other to differ from.
-        for window in windows.iter().filter(|_| members.len() > 1) {
-            let mut compared = Compared::of_window(&mut replicas, window);
-            let failed = take_out_failed(&members, &mut compared);
-            // Where no epochs say who has what, none may be left out.
-            let may_lack = self.epochs.is_some() && from.state().is_in_sync();
-            if let Some(error) = failed.filter(|_| !may_lack) {
-                return Err(error);
-            }
-            for block in compared.differing() {
-                // Without epochs the source has what was written last, and nobody else.
-                let right = if self.epochs.is_some() { most_hold(&compared, source, block) } else { source };
-                let (range, unlike) = (compared.block(block), compared.unlike(right, block));
-                let unlike: Vec<_> = unlike.map(|replica| members[replica]).collect();
-                copied_bytes += self.make_equal(comparable, members[right], &range, &unlike)?;
-            }
-        }
-        self.make_durable(&windows);
-        match &self.epochs {
-            // Not before: which one was the source must be known as long as they differ.
-            Some(epochs) => epochs.tell_mark(),
-            None => self.check_none_lost()?,
-        }
+        let left = if members.len() > 1 { windows.iter() } else { [].iter() };
+        let mut opened =
+            Opened { open: self, comparable, members: &members, replicas, source, windows: &windows, left };
+        let copied_bytes = done(comparing::equalize(&mut opened))?;
         let equalized = Equalized { compared_bytes: comparison.len_bytes(), copied_bytes };
         self.log_equalized(&equalized);
         Ok(equalized)
-    }
-
-    /// Copies a block to those that hold other bytes than the source there, or refuses that. Returns the bytes copied.
-    fn make_equal(
-        &self,
-        Comparable { comparison, differing, .. }: &Comparable,
-        (_, from): InUse<'_>,
-        block: &Range<u64>,
-        unlike: &[InUse<'_>],
-    ) -> Result<u64, PoolError> {
-        if *differing == Differing::Copy {
-            let to: Vec<_> = unlike.iter().map(|(_, member)| *member).collect();
-            return self.copy_range(from, block, &to);
-        }
-        for (_, member) in unlike {
-            if differs(comparison, block, [from, *member])? {
-                return Err(replica_error(*member, Arc::new(ReplicaError::Differs { what: "contents" })));
-            }
-        }
-        Ok(0)
     }
 
     /// Makes these windows as durable as each replica can, whoever wrote them.
@@ -103,6 +78,59 @@ impl Open {
         log::info!(
             "pool {uuid}: its {replicas} replicas are equal after comparing {compared_bytes} and copying {copied_bytes} bytes"
         );
+    }
+}
+
+impl Equalizing for Opened<'_> {
+    type Digest = Digest;
+    type Failure = PoolError;
+
+    fn source(&self) -> usize {
+        self.source
+    }
+
+    fn has_epochs(&self) -> bool {
+        self.open.epochs.is_some()
+    }
+
+    async fn compare_next(&mut self) -> Result<Option<Compared<Digest>>, PoolError> {
+        let Some(window) = self.left.next() else { return Ok(None) };
+        let mut digests = BlockDigests::of_window(&mut self.replicas, window);
+        let failed = take_out_failed(self.members, &mut digests);
+        // Where no epochs say who has what, none may be left out.
+        let may_lack = self.open.epochs.is_some() && self.members[self.source].state().is_in_sync();
+        if let Some(error) = failed.filter(|_| !may_lack) {
+            return Err(error);
+        }
+        Ok(Some(Compared::new(window.range.clone(), DIGEST_BLOCK_LEN_BYTES, digests.into_digests())))
+    }
+
+    async fn make_equal(&mut self, from: usize, block: &Range<u64>, to: &[usize]) -> Result<u64, PoolError> {
+        let (from, Comparable { comparison, differing, .. }) = (&self.members[from], self.comparable);
+        let to: Vec<_> = to.iter().map(|replica| Arc::clone(&self.members[*replica])).collect();
+        if *differing == Differing::Copy {
+            return self.open.copy_range(from, block, &to);
+        }
+        for member in &to {
+            if differs(comparison, block, [&**from, &**member])? {
+                return Err(replica_error(&**member, Arc::new(ReplicaError::Differs { what: "contents" })));
+            }
+        }
+        Ok(0)
+    }
+
+    async fn make_durable(&mut self) {
+        self.open.make_durable(self.windows);
+    }
+
+    async fn note_equal(&mut self) -> Result<(), PoolError> {
+        match &self.open.epochs {
+            Some(epochs) => {
+                epochs.tell_mark();
+                Ok(())
+            }
+            None => self.open.check_none_lost(),
+        }
     }
 }
 

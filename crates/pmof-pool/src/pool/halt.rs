@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use pmof_control::{Reply, Request};
+use pmof_replication::posting::LEAST_PATIENCE;
 
-use super::acknowledge::LEAST_PATIENCE;
 use crate::{ReplicaError, member::Control};
 
 /// Why a replica did not come back this time.

@@ -8,7 +8,6 @@ use pmof_replication::opening::Left;
 
 use super::{
     Flushings, Open, Shared,
-    compare::InUse,
     halt::{Halt, ask_within},
 };
 use crate::{
@@ -32,7 +31,8 @@ impl Open {
         let all = || std::iter::once(0..self.facts.size_bytes).collect();
         let Some(intent) = &self.intent else { return all() };
         let mut words = vec![0; intent.layout().word_count()];
-        let members = self.members_in_use();
+        let in_use = self.members.iter().enumerate().filter(|(_, member)| member.state().is_in_sync());
+        let members: Vec<_> = in_use.map(|(position, member)| (position, &**member)).collect();
         for ((_, member), map) in members.iter().zip(read_maps(&members, told, words.len())) {
             match map {
                 Ok(map) => words.iter_mut().zip(map).for_each(|(word, bits)| *word |= bits),
@@ -184,14 +184,14 @@ impl Open {
 type ReadMap = Result<Vec<u32>, Arc<ReplicaError>>;
 
 /// All words of each member's map: all members whose targets have not told them are asked at once, for as many words as one reply holds.
-fn read_maps(members: &[InUse<'_>], told: &ToldMaps, word_count: usize) -> Vec<ReadMap> {
+fn read_maps(members: &[(usize, &dyn Member)], told: &ToldMaps, word_count: usize) -> Vec<ReadMap> {
     let none = || Err(Arc::new(ReplicaError::Unexpected));
     let controls: Vec<_> = members.iter().map(|(_, member)| member.control()).collect();
-    let known = |(position, _): &InUse<'_>| told.get(position).cloned().unwrap_or_default();
+    let known = |position: &usize| told.get(position).cloned().unwrap_or_default();
     let mut maps: Vec<ReadMap> = controls
         .iter()
         .zip(members)
-        .map(|(control, member)| if control.is_some() { Ok(known(member)) } else { none() })
+        .map(|(control, (position, _))| if control.is_some() { Ok(known(position)) } else { none() })
         .collect();
     loop {
         let lacks = |map: &ReadMap| map.as_ref().ok().map(Vec::len).filter(|read| *read < word_count);

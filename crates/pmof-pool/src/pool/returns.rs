@@ -5,6 +5,7 @@
 
 use std::{
     io,
+    ops::Deref,
     sync::{
         Arc, Weak,
         atomic::{AtomicBool, Ordering},
@@ -15,28 +16,29 @@ use std::{
 
 use parking_lot::{Condvar, Mutex, RwLock, RwLockWriteGuard};
 use pmof_access::Durability;
-use pmof_replication::returning::{Backoff, Limits, Pauses, Trust};
-use smallvec::SmallVec;
+use pmof_replication::{
+    posting::{Forgetting, LEAST_PATIENCE, forget_written},
+    returning::{Backoff, Limits, Pauses, Trust},
+};
 
 use super::{
     Open, Shared,
-    acknowledge::LEAST_PATIENCE,
+    epochs::done,
     events::{Event, Log},
     halt::Halt,
     opened::Identity,
 };
 use crate::{
     PoolUrl, ReplicaError,
+    catch_up::CatchUp,
     intent::SWEEP_INTERVAL,
-    member::{Control, Flush, FlushLevel, Member},
+    member::{Control, Flush, FlushLevel, Flushing, Member},
     older_pages::OlderPages,
     pages::PageMap,
     peers::Peers,
     reach::Reach,
-    view::Positions,
 };
 
-mod copy;
 mod driver;
 mod lost;
 mod places;
@@ -45,11 +47,9 @@ mod signal;
 mod spares;
 #[cfg(test)]
 mod tests;
-mod verify;
 
 pub(super) use spares::Learning;
 
-pub(super) use copy::differing_pages;
 use lost::Spares;
 pub(super) use signal::Signal;
 
@@ -214,7 +214,8 @@ impl Returns {
             if open.in_use().next().is_none() && self.has_ended(&shared) {
                 return;
             }
-            self.forget_written(&shared, open);
+            drop(open);
+            done(forget_written(&Forget { returns: self, shared: &shared }));
             if swept.elapsed() >= SWEEP_INTERVAL {
                 swept = Instant::now();
                 shared.sweep_intent();
@@ -227,8 +228,7 @@ impl Returns {
     /// Whether no member is left that has everything: none can catch up any more. Then nobody is brought back from now on.
     fn has_ended(&self, shared: &Shared) -> bool {
         // Whoever joins does so while it holds this.
-        let Ok(guard) = self.hold_all(shared) else { return true };
-        let Some(open) = guard.as_ref() else { return true };
+        let Ok(open) = self.hold_all(shared) else { return true };
         if open.in_use().next().is_some() {
             return false;
         }
@@ -298,55 +298,12 @@ impl Returns {
         }
     }
 
-    /// Forgets pages that were written and that all replicas have.
-    fn forget_written(&self, shared: &Shared, open: Arc<Open>) {
-        if let Some(open) = self.set_aside(shared, open) {
-            self.forget_flushed(&open);
-        }
-    }
-
-    /// Begins a new map of the pages that are written, if all replicas may have those of the map before. Returns the pool with the new one.
-    fn set_aside(&self, shared: &Shared, open: Arc<Open>) -> Option<Arc<Open>> {
-        let written = open.written.clone()?;
-        let are_all_in_use = open.in_use().count() == open.member_count() && open.catching_up.is_empty();
-        if !are_all_in_use || written.is_empty() {
-            return None;
-        }
-        drop(open);
-        // Whoever has marked its pages has posted its writes when this is held.
-        let mut guard = shared.open.try_write_for(HOLD)?;
-        let open = guard.as_ref()?;
-        let mut fresh = open.with_members(open.members.clone(), open.catching_up.clone());
-        fresh.written = Some(Arc::new(PageMap::new(fresh.facts.size_bytes)));
-        // A witness has no pages.
-        let members = open.members.iter().enumerate().filter(|(_, member)| member.state().has_data());
-        let members = members.fold(0, |members, (position, _)| members | 1 << position);
-        self.older.lock().set_aside(written, members);
-        let fresh = Arc::new(fresh);
-        *guard = Some(Arc::clone(&fresh));
-        Some(fresh)
-    }
-
-    /// Has all replicas in use flush what was posted before pages were set aside, which are forgotten if those are all.
-    fn forget_flushed(&self, open: &Open) {
-        let in_use = open.members.iter().enumerate().filter(|(_, member)| member.state().is_in_sync());
-        let start = |(position, member): (usize, &'_ Arc<dyn Member>)| {
-            (position, Arc::clone(member), member.start_flush(Flush::Everything, FlushLevel::OfPool))
-        };
-        let flushing: SmallVec<[_; 4]> = in_use.map(start).collect();
-        let flushed = flushing
-            .into_iter()
-            .filter_map(|(position, member, mut flushing)| member.finish_flush(&mut flushing).map(|_| 1 << position));
-        let flushed = flushed.fold(0, |flushed, position: Positions| flushed | position);
-        self.older.lock().note_flushed(flushed);
-    }
-
     /// Waits until nobody posts. Those who wait for a target that does not answer are waited for in between only.
-    pub(super) fn hold_all<'s>(&self, shared: &'s Shared) -> Result<RwLockWriteGuard<'s, Option<Arc<Open>>>, Halt> {
+    pub(super) fn hold_all<'s>(&self, shared: &'s Shared) -> Result<Held<'s>, Halt> {
         let mut limit = HOLD;
         while !self.is_stopping() {
             if let Some(guard) = shared.open.try_write_for(limit).filter(|_| !self.is_stopping()) {
-                return Ok(guard);
+                return Held::of(guard).ok_or(Halt::Ended);
             }
             if !self.pause(limit) {
                 break;
@@ -354,6 +311,98 @@ impl Returns {
             limit = (limit * 2).min(LONGEST_HOLD);
         }
         Err(Halt::Ended)
+    }
+}
+
+/// The open pool while nothing is posted.
+pub(super) struct Held<'h>(RwLockWriteGuard<'h, Option<Arc<Open>>>);
+
+impl<'h> Held<'h> {
+    /// `None`: the pool is closed.
+    pub(super) fn of(guard: RwLockWriteGuard<'h, Option<Arc<Open>>>) -> Option<Self> {
+        guard.is_some().then_some(Self(guard))
+    }
+
+    pub(super) fn open(&self) -> &Arc<Open> {
+        self.0.as_ref().expect("it was open when it was held, and closing it takes the same lock")
+    }
+
+    /// Has the pool have other members, or fewer that catch up.
+    pub(super) fn change(&mut self, members: Vec<Arc<dyn Member>>, catching_up: Vec<(usize, Arc<CatchUp>)>) {
+        self.replace(self.with_members(members, catching_up));
+    }
+
+    /// Has the pool be this one from now on.
+    pub(super) fn replace(&mut self, fresh: Open) {
+        *self.0 = Some(Arc::new(fresh));
+    }
+
+    /// What all but the member at this position still lack.
+    pub(super) fn others(&self, position: usize) -> impl Iterator<Item = (usize, Arc<CatchUp>)> {
+        self.open().catching_up.iter().filter(move |(of, _)| *of != position).cloned()
+    }
+}
+
+impl Deref for Held<'_> {
+    type Target = Open;
+
+    fn deref(&self) -> &Open {
+        self.open()
+    }
+}
+
+/// A pool whose watcher forgets which pages were written.
+struct Forget<'r> {
+    returns: &'r Returns,
+    shared: &'r Shared,
+}
+
+impl Forgetting for Forget<'_> {
+    type Contents = Open;
+    type Open = Arc<Open>;
+    type Held<'h>
+        = Held<'h>
+    where
+        Self: 'h;
+    type Flushing = Flushing;
+
+    fn open(&self) -> Option<Arc<Open>> {
+        self.shared.hold().ok()
+    }
+
+    fn written(&self, open: &Open) -> Option<Arc<PageMap>> {
+        open.written.clone()
+    }
+
+    fn member_count(&self, open: &Open) -> usize {
+        open.member_count()
+    }
+
+    fn is_catching_up(&self, open: &Open) -> bool {
+        !open.catching_up.is_empty()
+    }
+
+    async fn try_hold(&self) -> Option<Held<'_>> {
+        self.shared.open.try_write_for(HOLD).and_then(Held::of)
+    }
+
+    async fn begin_map<'h>(&'h self, mut held: Held<'h>) -> Arc<Open> {
+        let mut fresh = held.with_members(held.members.clone(), held.catching_up.clone());
+        fresh.written = Some(Arc::new(PageMap::new(fresh.facts.size_bytes)));
+        held.replace(fresh);
+        Arc::clone(held.open())
+    }
+
+    fn with_older<T>(&self, look: impl FnOnce(&mut OlderPages) -> T) -> T {
+        look(&mut self.returns.older.lock())
+    }
+
+    fn start_flush(&self, member: &Arc<dyn Member>) -> Flushing {
+        member.start_flush(Flush::Everything, FlushLevel::OfPool)
+    }
+
+    async fn finish_flush(&self, member: &Arc<dyn Member>, mut flushing: Flushing) -> bool {
+        member.finish_flush(&mut flushing).is_some()
     }
 }
 

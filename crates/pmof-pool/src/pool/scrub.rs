@@ -1,20 +1,13 @@
 //! Comparing the replicas of an open pool with each other, and repairing what a medium has changed.
 
-use std::{ops::Range, sync::Arc};
+use std::sync::Arc;
 
 use pmof_control::OpenFor;
-use pmof_pool_set::{DIGEST_BLOCK_LEN_BYTES, WINDOW_LEN_BYTES};
+use pmof_pool_set::WINDOW_LEN_BYTES;
+use pmof_replication::comparing::{self, Findings};
 
-use super::{
-    Pool, Shared,
-    compare::{compare, lost},
-};
-use crate::{
-    PoolError,
-    member::FlushLevel,
-    pages::PAGE_BYTES,
-    scrub::{Repaired, ScrubReport, Verdict, judge},
-};
+use super::{Open, Pool, Shared, epochs::done, returns::Held};
+use crate::{PoolError, scrub::ScrubReport};
 
 /// How far a scrub is.
 #[derive(Debug, Default)]
@@ -58,53 +51,30 @@ impl Shared {
     pub(super) fn scrub_window(&self, scrub: &mut Scrub) -> Result<(), PoolError> {
         let Scrub { at, report } = scrub;
         let window = *at..(*at + WINDOW_LEN_BYTES).min(self.facts.size_bytes);
-        let open = self.hold()?;
-        if open.epochs.is_none() {
+        if self.hold()?.epochs.is_none() {
             return Err(PoolError::NoEpochs);
         }
-        let in_use = open.members_in_use();
-        report.replica_count = in_use.len();
-        if in_use.len() > 1 {
-            let compared = compare(&in_use, &window, DIGEST_BLOCK_LEN_BYTES)?;
-            let told = report.undecided.len();
-            for block in compared.differing() {
-                // The window is compared again.
-                self.settle(&compared.block(block), report).inspect_err(|_| report.undecided.truncate(told))?;
-            }
+        let mut found = Findings::default();
+        let is_compared = done(comparing::scrub_window(self, &window, &mut found));
+        report.add(found);
+        if is_compared? {
             report.compared_bytes = window.end;
         }
         *at = window.end;
         Ok(())
     }
+}
 
-    /// Looks again at a block while nobody writes, and repairs it.
-    pub(super) fn settle(&self, block: &Range<u64>, report: &mut ScrubReport) -> Result<(), PoolError> {
-        let guard = self.open.write();
-        let open = guard.as_ref().ok_or(PoolError::Closed)?;
-        let in_use = open.members_in_use();
-        let compared = compare(&in_use, block, PAGE_BYTES)?;
-        let mut mended: Vec<usize> = Vec::new();
-        for page in compared.differing() {
-            let range = compared.block(page);
-            let Verdict::Repair { right, wrong } = judge(&compared, page) else {
-                report.undecided.push(range);
-                continue;
-            };
-            let wrong: Vec<_> = wrong.into_iter().map(|replica| in_use[replica]).collect();
-            let to: Vec<_> = wrong.iter().map(|(_, member)| *member).collect();
-            open.copy_range(in_use[right].1, &range, &to)?;
-            for (position, member) in wrong {
-                let replica = Arc::clone(&member.standing().place);
-                log::warn!("{replica:#} held other bytes than most replicas at {range:?}, and was repaired");
-                report.repaired.push(Repaired { replica, range: range.clone() });
-                mended.push(position);
-            }
-        }
-        for (_, member) in in_use.iter().filter(|(position, _)| mended.contains(position)) {
-            if !member.flush_everything(FlushLevel::Strongest) {
-                return Err(lost(*member));
-            }
-        }
-        Ok(())
+impl comparing::Scrubbed for Shared {
+    type Contents = Open;
+    type Open = Arc<Open>;
+    type Held<'h> = Held<'h>;
+
+    fn contents(&self) -> Result<Arc<Open>, PoolError> {
+        self.hold()
+    }
+
+    async fn hold_all(&self) -> Result<Held<'_>, PoolError> {
+        Held::of(self.open.write()).ok_or(PoolError::Closed)
     }
 }

@@ -5,66 +5,29 @@
 //! answered what it was sent, as promptly as the others; then it catches up.
 
 use std::{
-    sync::atomic::Ordering,
-    time::{Duration, Instant},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
-use super::{
-    Flushings, Open,
-    acknowledge::{LEAST_PATIENCE, Patience},
-    halt::Halt,
-};
+use pmof_replication::posting::{self, Posting};
+
+use super::{Flushings, Open, acknowledge::Patience, halt::Halt};
 use crate::{
     member::{FlushLevel, Flushing, Member, Standing, Write},
+    member_state::MemberState,
     view::Positions,
 };
-
-/// Flushes that a replica has to answer as promptly as the others before it catches up, and again before it joins.
-const PROBES: usize = 8;
 
 impl Open {
     /// Posts a piece of a write on all replicas. Returns those that it was not posted on, or not all of it.
     pub(super) fn write_piece(&self, write: &Write<'_>) -> Positions {
         let mut missed = 0;
         for (position, member) in self.members.iter().enumerate() {
-            if !self.write_on(position, &**member, write) {
+            if !posting::post(self, (position, member), write) {
                 missed |= 1 << position;
             }
         }
         missed
-    }
-
-    fn write_on(&self, position: usize, member: &dyn Member, write: &Write<'_>) -> bool {
-        let Some(slow_after) = self.terms.slow_after else {
-            member.write(write);
-            return true;
-        };
-        let state = member.state();
-        if state.is_slow() {
-            return false;
-        }
-        if state.is_behind() {
-            let is_posted = member.write_within(write, slow_after);
-            if !is_posted {
-                member.standing().leave_behind();
-            }
-            return is_posted;
-        }
-        if member.write_within(write, slow_after.max(LEAST_PATIENCE)) {
-            return true;
-        }
-        if self.leave_behind(1 << position) {
-            return false;
-        }
-        // The same bytes once more: nothing of this caller's was posted behind them.
-        member.write(write);
-        true
-    }
-
-    /// Leaves replicas behind that are too slow, if the others are enough.
-    fn leave_behind(&self, slow: Positions) -> bool {
-        let Some(epochs) = &self.epochs else { return false };
-        epochs.try_lock().is_some_and(|state| state.leave_behind(slow))
     }
 
     /// Waits for the flushes of all replicas, as long as they are to be waited for.
@@ -97,46 +60,15 @@ impl Open {
         }
     }
 
-    /// Whether a replica that is behind answers as promptly as the others, or is needed as it is. Tells how long its answers may take while the
-    /// pool is held for it: `None` where they are waited for in any case.
-    pub(super) fn keeps_up(&self, candidate: &dyn Member) -> Result<Option<Duration>, Halt> {
-        let Some(slow_after) = self.terms.slow_after else { return Ok(None) };
-        // Whatever it owes comes first.
-        if !candidate.flush_everything(FlushLevel::OfPool) {
-            return Err(Halt::Slow);
-        }
-        let mut limit = slow_after;
-        for _ in 0..PROBES {
-            if self.is_needed() {
-                return Ok(None);
-            }
-            limit = limit.max(self.probe(candidate, slow_after).ok_or(Halt::Slow)?);
-        }
-        Ok(Some(limit))
-    }
-
     /// Whether too few replicas are in sync to acknowledge anything.
     pub(super) fn is_needed(&self) -> bool {
         let in_use = self.members.iter().filter(|member| member.state().is_in_sync()).map(|member| member.standing());
         !self.terms.are_met(in_use.map(Standing::domain))
     }
 
-    /// How long a flush may take: so much longer than the same of a replica in sync. `None`: it took longer.
-    fn probe(&self, candidate: &dyn Member, slow_after: Duration) -> Option<Duration> {
-        let began = Instant::now();
-        // One on another machine, where there is one: what is here answers sooner than any other.
-        let reference = self.in_use().find(|member| member.remote().is_some()).or_else(|| self.in_use().next());
-        let of_reference = reference.map(|reference| reference.start_flush_everything(FlushLevel::OfPool));
-        let mut flushing = candidate.start_flush_everything(FlushLevel::OfPool);
-        if let (Some(reference), Some(mut flushing)) = (reference, of_reference) {
-            reference.has_flushed(&mut flushing, None);
-        }
-        let allowed = began.elapsed() + slow_after;
-        let is_prompt = candidate.has_flushed(&mut flushing, Some(slow_after));
-        if !is_prompt {
-            candidate.has_flushed(&mut flushing, None);
-        }
-        is_prompt.then_some(allowed)
+    /// A replica in sync whose flush shows how long one takes: on another machine, where there is one, since what is here answers sooner than any other.
+    pub(super) fn reference(&self) -> Option<&Arc<dyn Member>> {
+        self.in_use().find(|member| member.remote().is_some()).or_else(|| self.in_use().next())
     }
 
     /// Makes everything durable on a replica that is about to join, while the pool is held.
@@ -150,5 +82,38 @@ impl Open {
         all[position] = flushing;
         self.abandon(all);
         Err(if is_slow { Halt::Slow } else { Halt::Later })
+    }
+}
+
+impl Posting<Write<'_>> for Open {
+    type Member = Arc<dyn Member>;
+
+    #[inline]
+    fn slow_after(&self) -> Option<Duration> {
+        self.terms.slow_after
+    }
+
+    #[inline]
+    fn state(&self, member: &Arc<dyn Member>) -> MemberState {
+        member.state()
+    }
+
+    #[inline]
+    fn write(&self, member: &Arc<dyn Member>, write: &Write<'_>) {
+        member.write(write);
+    }
+
+    #[inline]
+    fn write_within(&self, member: &Arc<dyn Member>, write: &Write<'_>, limit: Duration) -> bool {
+        member.write_within(write, limit)
+    }
+
+    fn leave_behind(&self, member: &Arc<dyn Member>) {
+        member.standing().leave_behind();
+    }
+
+    fn leave_in_sync_behind(&self, position: usize) -> bool {
+        let Some(epochs) = &self.epochs else { return false };
+        epochs.try_lock().is_some_and(|state| state.leave_behind(1 << position))
     }
 }

@@ -209,13 +209,33 @@ impl World {
         }
     }
 
+    /// Whether a connection is open at both ends.
+    pub(super) fn is_open(&self, index: usize) -> bool {
+        self.connections[index].is_open_here && self.connections[index].is_open_there
+    }
+
     fn cut(&mut self, at_writer: bool) {
-        let open = |connection: &Connection| connection.is_open_here && connection.is_open_there;
-        let open: Vec<_> = (0..self.connections.len()).filter(|index| open(&self.connections[*index])).collect();
+        let open: Vec<_> = (0..self.connections.len()).filter(|index| self.is_open(*index)).collect();
         if open.is_empty() {
             return;
         }
         let index = open[self.random.below(open.len())];
+        self.cut_connection(index, at_writer);
+    }
+
+    /// A connection is lost, or its target's machine loses power and is up again at once.
+    pub(super) fn lose_for_a_moment(&mut self, connection: usize) {
+        if self.random.once_in(2) {
+            let number = self.connections[connection].target;
+            self.stop(number, true);
+            self.targets[number].is_up = true;
+        } else {
+            let at_writer = self.random.once_in(2);
+            self.cut_connection(connection, at_writer);
+        }
+    }
+
+    fn cut_connection(&mut self, index: usize, at_writer: bool) {
         let has_request = !self.connections[index].requests.is_empty();
         self.note(|| format!("connection {index} is cut, at the writer: {at_writer}"));
         if at_writer {

@@ -1,6 +1,6 @@
 //! Many runs.
 
-use std::{collections::BTreeMap, env, time::Instant};
+use std::{collections::BTreeMap, env, ops::Range, time::Instant};
 
 use super::{
     Outcome,
@@ -68,6 +68,14 @@ fn each_broken_rule_is_noticed() {
     assert!(unnoticed.is_empty(), "{unnoticed:?}: not noticed within 1,000 seeds");
 }
 
+/// Prints how many of these seeds notice a broken rule, of those that may show it.
+fn count_noticed(control: Control, seeds: Range<u64>) {
+    let shown: Vec<_> = seeds.filter(|seed| control.may_show(&Plan::of(*seed))).collect();
+    let is_noticed = |seed: &u64| run(*seed, Some(control), None, false).violation.is_some();
+    let noticed: Vec<_> = shown.iter().copied().filter(is_noticed).collect();
+    println!("{control:?}: noticed by {} of {} seeds, the first {:?}", noticed.len(), shown.len(), noticed.first());
+}
+
 /// `cargo xtask simulate`.
 #[test]
 #[ignore = "a farm of runs, of a length that is asked for"]
@@ -75,6 +83,10 @@ fn farm() {
     let number =
         |name: &str, otherwise: u64| env::var(name).map_or(otherwise, |text| text.parse().expect("a number of seeds"));
     let (first, count) = (number("PMOF_FIRST_SEED", 0), number("PMOF_SEEDS", 1000));
+    if let Ok(name) = env::var("PMOF_CONTROL") {
+        let control = CONTROLS.into_iter().find(|control| format!("{control:?}") == name);
+        return count_noticed(control.expect("the name of a control"), first..first + count);
+    }
     let began = Instant::now();
     let (mut faults, mut acknowledged, mut readers, mut violations) = (BTreeMap::<Fault, u64>::new(), 0, 0, Vec::new());
     for seed in first..first + count {

@@ -54,6 +54,10 @@ pub(super) enum Fault {
     TakenOver,
     FencedWhileOpening,
     CatchUpInterrupted,
+    CatchUpVerified,
+    CatchUpDiffers,
+    /// What a member was compared with that had caught up was wrong.
+    SourceRotten,
     ChangeAbandoned,
     AcknowledgedDegraded,
     NotAcknowledged,
@@ -64,6 +68,7 @@ pub(super) enum Fault {
     SlowToJoin,
     NoRoom,
     LostBeforeForgotten,
+    OneLost,
     SuccessorMet,
     TakenFromOwnConnection,
     SupersededEnded,

@@ -420,6 +420,6 @@ impl Session {
         let mut members = open.members.clone();
         members[position] = none;
         let catching_up = open.catching_up.iter().filter(|(of, _)| *of != position).cloned().collect();
-        *self.open.borrow_mut() = Rc::new(Open { members, catching_up, written: Arc::clone(&open.written) });
+        *self.open.borrow_mut() = Rc::new(Open { members, catching_up, ..Open::clone(&open) });
     }
 }

@@ -22,6 +22,7 @@ use uuid::Uuid;
 use super::{
     asking::drive,
     faults::Fault,
+    judging::CheckedRules,
     plan::{Control, PAGES},
     session::{Member, Open, Session, positions},
     tasks::{Lock, Shared, Tasks, sleep},
@@ -243,7 +244,8 @@ fn new_session(
     }
     let count = members.len();
     let written = Arc::new(PageMap::new(PAGES as u64 * PAGE_BYTES));
-    let open = Open { members: members.clone(), catching_up: Vec::new(), written };
+    let rules = CheckedRules { world: Rc::clone(world) };
+    let open = Open { rules, members: members.clone(), catching_up: Vec::new(), written };
     Session {
         world: Rc::clone(world),
         tasks: Rc::clone(tasks),
@@ -273,6 +275,8 @@ fn new_session(
         lanes: Cell::new(0),
         attended: RefCell::new(vec![false; count]),
         candidate: Cell::new(None),
+        trust: RefCell::default(),
+        verifying: Cell::new(0),
     }
 }
 /// The pool is open: what it holds is what whoever opened it is told.

@@ -164,9 +164,11 @@ impl Control {
     /// Whether a run can show it.
     pub(super) fn may_show(self, plan: &Plan) -> bool {
         match self {
-            Self::MarksNotCompared | Self::LostForgotten => {
+            Self::MarksNotCompared => {
                 !plan.has_changes && plan.asynchronous.is_none() && plan.keeper == KeptBy::Members
             }
+            // Where media rot, what a member lacks passes for that.
+            Self::LostForgotten => !plan.has_rot,
             Self::RemovedVotes | Self::AnnouncedHolds | Self::WitnessJoins | Self::WitnessCaughtUp => plan.has_changes,
             Self::StagingNotFlushed | Self::DroppedForgotten | Self::PointBeforeFlush | Self::LeftAtNotCompared => {
                 plan.asynchronous.is_some()

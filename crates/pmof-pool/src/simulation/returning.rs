@@ -6,25 +6,27 @@ use pmof_access::Durability;
 use pmof_control::{FailureDomain, PoolName, Reply, Request, Roster, USER_FLAGS_BYTES};
 use pmof_replication::{
     asking::Reason,
+    comparing::{self, Findings, Scrubbed},
     epochs::{Driver, Epochs},
     keeper::KeeperError,
     member_state::{Event, MemberState},
     opening::Identity,
+    posting,
     returning::{
-        self as engine, Backoff, Halt, Halted, Holder, Limits, Members, Pauses, Progress, Rejection, Rules, Trust,
+        self as engine, Backoff, Halt, Halted, Holder, Limits, Members, Pauses, Progress, Rejection, Returned, Rules,
+        Trust,
     },
 };
 use uuid::Uuid;
 
 use super::{
+    areas::SIZE_BYTES,
+    comparing::Held,
     faults::Fault,
     members::Candidate,
     plan::{Control, PAGES},
-    scrubbing::compared,
     serving::POOL_UUID,
-    session::{
-        Member, Open, Session, answer, ask, bytes_of, encoded, fail, give_roster, positions, read, reply_in, send, tell,
-    },
+    session::{Member, Open, Session, answer, ask, encoded, fail, give_roster, reply_in, send, tell},
     site::Site,
     target::{Answer, Message},
     tasks::{Guard, Shared, sleep},
@@ -34,11 +36,8 @@ use crate::{
     catch_up::{CatchUp, Limit},
     lineage::Found,
     pages::{PAGE_BYTES, PageMap},
-    scrub::is_lacking,
     view::Positions,
 };
-
-const SIZE_BYTES: u64 = PAGES as u64 * PAGE_BYTES;
 
 /// What a step of a run stands for in the engine's returns: the longest pause between two windows is two of them.
 const STEP: Duration = Duration::from_millis(50);
@@ -66,56 +65,21 @@ impl Session {
                     self.tasks.start(self.writer, Rc::clone(&self).bring_back(position));
                 }
             }
-            self.forget_written().await;
+            posting::forget_written(&*self).await;
             let pause = 4 + self.world.borrow_mut().random.below(8);
             sleep(&self.world, pause).await;
         }
     }
 
-    /// Forgets pages that were written and that all members have.
-    async fn forget_written(&self) {
-        let (members, written) = {
-            let open = self.open.borrow();
-            (open.members.clone(), Arc::clone(&open.written))
-        };
-        let in_use_before = members.iter().filter(|member| member.state().is_in_sync()).count();
-        if written.is_empty() || in_use_before != self.epochs.borrow().data_count(0) {
-            return;
-        }
-        let pause = self.world.borrow_mut().random.below(12);
-        sleep(&self.world, pause).await;
-        let open = {
-            let Some(_hold) = self.hold_all().await else { return };
-            let fresh = Open { written: Arc::new(PageMap::new(SIZE_BYTES)), ..Open::clone(&self.open.borrow()) };
-            let members = positions(&fresh.members, MemberState::has_data);
-            self.older.borrow_mut().set_aside(written, members);
-            let fresh = Rc::new(fresh);
-            *self.open.borrow_mut() = Rc::clone(&fresh);
-            fresh
-        };
-        let in_use = open.members.iter().enumerate().filter(|(_, member)| member.state().is_in_sync());
-        let asked: Vec<_> =
-            in_use.map(|(at, member)| (at, member, send(&self.world, member, Message::Flush))).collect();
-        if asked.len() < in_use_before {
-            self.world.borrow_mut().count(Fault::LostBeforeForgotten);
-        }
-        let mut flushed = match self.world.borrow().control {
-            Some(Control::LostForgotten) => !positions(&open.members, MemberState::is_in_sync),
-            _ => 0,
-        };
-        for (position, member, question) in asked {
-            if matches!(answer(&self.world, member, question).await, Some(Answer::Flushed)) {
-                flushed |= 1 << position;
-            }
-        }
-        self.older.borrow_mut().note_flushed(flushed);
-    }
-
     async fn bring_back(self: Rc<Self>, position: usize) {
         let rules = Broken(self.world.borrow().control);
         let bringing = Return { session: Rc::clone(&self), position, rules };
-        if engine::bring_back(&bringing).await.is_some() {
-            self.attended.borrow_mut()[position] = false;
+        let Some(Returned { member, is_compared, .. }) = engine::bring_back(&bringing).await else { return };
+        self.attended.borrow_mut()[position] = false;
+        if !is_compared {
+            self.verifying.set(self.verifying.get() + 1);
+            engine::verify(&bringing, &member).await;
+            self.verifying.set(self.verifying.get() - 1);
         }
     }
 }
@@ -256,7 +220,7 @@ impl Return {
         let open = Rc::clone(&self.session.open.borrow());
         let others = open.catching_up.iter().filter(|(of, _)| *of != self.position).cloned();
         let catching_up = others.chain(catch_up.map(|catch_up| (self.position, Arc::clone(catch_up)))).collect();
-        *self.session.open.borrow_mut() = Rc::new(Open { members, catching_up, written: Arc::clone(&open.written) });
+        *self.session.open.borrow_mut() = Rc::new(Open { members, catching_up, ..Open::clone(&open) });
     }
 }
 
@@ -268,8 +232,10 @@ impl engine::Returns for Return {
     type Site = Site;
     type Reached = ();
     type Flushing = (Rc<Member>, Option<u64>);
-    type Pool = Rc<Session>;
-    type Held<'h> = Guard<'h>;
+    type Contents = Open;
+    type Pool = Session;
+    type PoolRef = Rc<Session>;
+    type Held<'h> = Held<'h>;
     type Rules = Broken;
 
     fn rules(&self) -> &Broken {
@@ -291,8 +257,14 @@ impl engine::Returns for Return {
         let [flushed_bytes, sync_bytes] = [(); 2].map(|()| (1 + self.below(2 * PAGES)) * PAGE_BYTES);
         // A quarter of it while the pool is written.
         let window = Limit { ranges: 2 + self.below(PAGES) as usize, bytes: (4 + self.below(20)) * PAGE_BYTES };
-        let last_bytes = PAGE_BYTES;
-        Ok(Limits { copied: window, compared: window, flushed_bytes, sync_bytes, last_bytes, ..Limits::SHIPPED })
+        let is_slow = self.member()?.state().is_slow();
+        let is_impatient = {
+            let mut world = self.world().borrow_mut();
+            !world.is_faultless && world.random.once_in(2)
+        };
+        let slow_after = (is_impatient || is_slow).then(|| steps(5 + self.below(40)));
+        let (copied, compared, last_bytes) = (window, window, PAGE_BYTES);
+        Ok(Limits { copied, compared, flushed_bytes, sync_bytes, last_bytes, slow_after, ..Limits::SHIPPED })
     }
 
     fn pauses(&self) -> Pauses {
@@ -325,8 +297,7 @@ impl engine::Returns for Return {
     }
 
     fn with_trust<T>(&self, look: impl FnOnce(&mut Trust) -> T) -> T {
-        // All that is acknowledged survives a loss of power, and what caught up is not compared once more.
-        look(&mut Trust::default())
+        look(self.session.trust.borrow_mut().entry(self.position).or_default())
     }
 
     async fn let_go(&self, _: Rc<Member>) -> Halted<(), Self> {
@@ -380,35 +351,24 @@ impl engine::Returns for Return {
         fail(self.world(), member);
     }
 
-    async fn keeps_up(&self, member: &Rc<Member>) -> Halted<Option<Duration>, Self> {
-        let is_impatient = {
-            let mut world = self.world().borrow_mut();
-            !world.is_faultless && world.random.once_in(2)
-        };
-        if !is_impatient && !member.state().is_slow() {
-            return Ok(None);
-        }
-        let flushing = self.start_flush(member);
-        if !self.finish_flush(flushing).await {
-            return Err(Halt::Slow);
-        }
-        Ok(is_impatient.then(|| steps(5 + self.below(40))))
+    fn reference(&self) -> Halted<Option<Rc<Member>>, Self> {
+        Ok(comparing::in_sync(&**self.session.open.borrow()).next().cloned())
     }
 
     fn is_needed(&self) -> bool {
         self.session.in_use() == 0
     }
 
-    async fn hold_all<'h>(&self, pool: &'h Rc<Session>) -> Halted<Guard<'h>, Self> {
-        pool.hold_all().await.ok_or(Halt::Ended)
+    async fn hold_all<'h>(&self, pool: &'h Session) -> Halted<Held<'h>, Self> {
+        Scrubbed::hold_all(pool).await.map_err(|()| Halt::Ended)
     }
 
-    fn add_written(&self, _: &Guard<'_>, missing: &PageMap) {
-        missing.add(&self.session.open.borrow().written);
+    fn add_written(&self, held: &Held<'_>, missing: &PageMap) {
+        missing.add(&held.written);
         self.session.older.borrow().add_to(missing);
     }
 
-    fn admit(&self, _: Guard<'_>, member: &Rc<Member>, catch_up: Option<&Arc<CatchUp>>) {
+    fn admit(&self, _: Held<'_>, member: &Rc<Member>, catch_up: Option<&Arc<CatchUp>>) {
         let mut members = self.session.open.borrow().members.clone();
         members[self.position] = Rc::clone(member);
         if member.take(Event::Admitted).from.is_slow() {
@@ -417,47 +377,20 @@ impl engine::Returns for Return {
         self.change(members, catch_up);
     }
 
-    async fn copy_window(
-        &self,
-        _: Option<&Self::Held<'_>>,
-        member: &Rc<Member>,
-        window: &[Range<u64>],
-        is_compared: bool,
-    ) -> Halted<u64, Self> {
-        let pages = |range: &Range<u64>| (range.start / PAGE_BYTES) as usize..range.end.div_ceil(PAGE_BYTES) as usize;
-        let (world, open) = (self.world(), Rc::clone(&self.session.open.borrow()));
-        let source = open.members.iter().find(|source| source.state().is_in_sync()).ok_or(Halt::Later)?;
-        let mut differing: Vec<usize> = window.iter().flat_map(pages).collect();
-        if is_compared {
-            let others = open.members.iter().filter(|other| other.state().is_in_sync() && !Rc::ptr_eq(other, source));
-            let mut held = Vec::new();
-            for holder in [source, member].into_iter().chain(others) {
-                held.push(read(world, holder).await.ok_or(Halt::Later)?);
-            }
-            let (compared, is_skipped) = (compared(&held), world.borrow().control == Some(Control::ComparisonSkipped));
-            differing.retain(|page| is_lacking(&compared, (0, 1), *page) && !is_skipped);
-        }
-        for page in &differing {
-            let mut bytes = None;
-            for source in open.members.iter().filter(|source| source.state().is_in_sync()) {
-                bytes = read(world, source).await;
-                if bytes.is_some() {
-                    break;
-                }
-            }
-            let words = bytes.ok_or(Halt::Later)?[*page];
-            debug_assert!(bytes_of(*page).end <= SIZE_BYTES);
-            send(world, member, Message::Write { page: *page, words });
-        }
-        if member.state().is_connected() { Ok(differing.len() as u64 * PAGE_BYTES) } else { Err(Halt::Later) }
-    }
-
     fn start_flush(&self, member: &Rc<Member>) -> Self::Flushing {
         (Rc::clone(member), send(self.world(), member, Message::Flush))
     }
 
     async fn finish_flush(&self, (member, question): Self::Flushing) -> bool {
         matches!(answer(self.world(), &member, question).await, Some(Answer::Flushed))
+    }
+
+    async fn finish_flush_within(&self, (member, question): Self::Flushing, limit: Duration) -> bool {
+        let in_time = within(self.world(), Some(limit), answer(self.world(), &member, question)).await;
+        if in_time.is_none() {
+            answer(self.world(), &member, question).await;
+        }
+        matches!(in_time, Some(Some(Answer::Flushed)))
     }
 
     async fn flush_last(&self, _: &Self::Held<'_>, member: &Rc<Member>, limit: Option<Duration>) -> Halted<(), Self> {
@@ -476,7 +409,7 @@ impl engine::Returns for Return {
         member.take(Event::CaughtUp).to
     }
 
-    fn note_joined(&self, _: Guard<'_>) {
+    fn note_joined(&self, _: Held<'_>) {
         let members = self.session.open.borrow().members.clone();
         self.change(members, None);
     }
@@ -516,9 +449,26 @@ impl engine::Returns for Return {
         }
     }
 
-    fn note(&self, _: &Rc<Member>, progress: Progress) {
-        if matches!(progress, Progress::WitnessBack) {
-            self.world().borrow_mut().count(Fault::WitnessBack);
+    fn note_scrubbed(&self, _: &Range<u64>, found: Findings<Rc<Member>>, _: Duration) {
+        if !found.repaired.is_empty() {
+            self.world().borrow_mut().count(Fault::SourceRotten);
+        }
+    }
+
+    fn note(&self, member: &Rc<Member>, progress: Progress) {
+        let world = &mut *self.world().borrow_mut();
+        match progress {
+            Progress::WitnessBack => world.count(Fault::WitnessBack),
+            Progress::Verified { .. } => world.count(Fault::CatchUpVerified),
+            Progress::Differs { range } => {
+                world.count(Fault::CatchUpDiffers);
+                let was_put_back = member.connection.is_some_and(|connection| world.was_put_back(connection));
+                if !world.plan.has_rot && !was_put_back {
+                    let target = member.target;
+                    world.truth.violate(|| format!("target {target} differs in {range:?} when it has caught up"));
+                }
+            }
+            Progress::CatchingUp { .. } | Progress::InSync { .. } => {}
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::{
     cell::{Cell, Ref, RefCell},
+    collections::BTreeMap,
     future::Future,
     rc::Rc,
     sync::Arc,
@@ -14,20 +15,22 @@ use pmof_replication::{
     following::{WriteCount, finish},
     keeper::KeeperError,
     member_state::{Event, Link, MemberCell, MemberState, Transition},
+    posting,
+    returning::Trust,
 };
 use uuid::Uuid;
 
 use super::{
     faults::Fault,
     following::Following,
+    judging::CheckedRules,
     keeping::{Asked, PoolKeeper},
     members::Candidate,
     names::fresh,
     plan::{Control, PAGES, WORDS},
-    scrubbing::compared,
     target::{Answer, Message},
     tasks::{Lock, Shared, Tasks, sleep, until},
-    truth::{Pages, sound, sound_page},
+    truth::{Pages, sound},
     versions::REQUEST_ID,
 };
 use crate::{
@@ -35,7 +38,6 @@ use crate::{
     membership::Membership,
     older_pages::OlderPages,
     pages::{PAGE_BYTES, PageMap},
-    scrub::most_hold,
     view::{Positions, View},
 };
 
@@ -90,8 +92,9 @@ impl Member {
 }
 
 /// The pool's members at one time, and what they lack.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Open {
+    pub(super) rules: CheckedRules,
     pub(super) members: Vec<Rc<Member>>,
     pub(super) catching_up: Vec<(usize, Arc<CatchUp>)>,
     pub(super) written: Arc<PageMap>,
@@ -137,6 +140,9 @@ pub(super) struct Session {
     pub(super) attended: RefCell<Vec<bool>>,
     /// A replica is copied to that is no member yet.
     pub(super) candidate: Cell<Option<Candidate>>,
+    pub(super) trust: RefCell<BTreeMap<usize, Trust>>,
+    /// Members that are compared behind their catch-up.
+    pub(super) verifying: Cell<usize>,
 }
 
 pub(super) fn positions(members: &[Rc<Member>], is: impl Fn(MemberState) -> bool) -> Positions {
@@ -311,12 +317,31 @@ impl Session {
         members.iter().filter(|member| member.state().is_in_sync()).map(|member| member.target).collect()
     }
 
+    /// One member is lost, where another has what it has.
+    pub(super) fn lose_one(&self) {
+        let open = Rc::clone(&self.open.borrow());
+        let world = &mut *self.world.borrow_mut();
+        let is_reached = |member: &&Rc<Member>| member.connection.is_some_and(|connection| world.is_open(connection));
+        let in_use = open.members.iter().filter(|member| member.state().is_in_sync()).filter(is_reached).count();
+        let may_be_lost = |member: &&Rc<Member>| member.state().is_witness() || in_use > 1;
+        let lost = open.members.iter().filter(|member| member.state().is_well()).filter(is_reached);
+        let lost: Vec<_> = lost.filter(may_be_lost).collect();
+        if lost.is_empty() {
+            return;
+        }
+        let member = lost[world.random.below(lost.len())];
+        if let Some(connection) = member.connection {
+            world.count(Fault::OneLost);
+            world.lose_for_a_moment(connection);
+        }
+    }
+
     fn prompt(&self) -> Positions {
         positions(&self.members.borrow(), MemberState::is_prompt)
     }
 
     /// As `State::leave_behind`.
-    fn leave_behind(&self, member: &Member) -> bool {
+    pub(super) fn may_leave_behind(&self, member: &Member) -> bool {
         let position = self.members.borrow().iter().position(|other| std::ptr::eq(Rc::as_ptr(other), member));
         let slow = position.map_or(0, |position| 1 << position);
         let may = self.view().may_go_on_with(self.prompt() & !slow, self.in_use() & !slow);
@@ -329,7 +354,12 @@ impl Session {
 
     /// Waits for an answer; now and then not as long as it takes, where the others are enough. `None`: the member is lost, or left behind.
     /// `has_view`: the view is locked by the caller.
-    async fn answer_in_time(&self, member: &Member, question: Option<u64>, has_view: bool) -> Option<Answer> {
+    pub(super) async fn answer_in_time(
+        &self,
+        member: &Member,
+        question: Option<u64>,
+        has_view: bool,
+    ) -> Option<Answer> {
         let mut patience = {
             let mut world = self.world.borrow_mut();
             let is_impatient = !world.is_faultless && world.random.once_in(4);
@@ -346,13 +376,20 @@ impl Session {
             if let Some(steps) = &mut patience {
                 *steps = steps.saturating_sub(1);
                 let is_free = has_view || !self.view_lock.is_held();
-                if *steps == 0 && is_free && !member.state().is_slow() && self.leave_behind(member) {
+                if *steps == 0 && is_free && !member.state().is_slow() && self.may_leave_behind(member) {
                     return Poll::Ready(None);
                 }
             }
             Poll::Pending
         })
         .await
+    }
+
+    /// The writer knows of each connection that is lost.
+    pub(super) fn has_noticed_losses(&self) -> bool {
+        let (members, world) = (self.members.borrow(), self.world.borrow());
+        let is_reached = |member: &Rc<Member>| member.connection.is_some_and(|connection| world.is_open(connection));
+        members.iter().all(|member| !member.state().is_connected() || is_reached(member))
     }
 
     /// The pool's epoch is all replicas', and the writer knows it.
@@ -407,29 +444,7 @@ impl Session {
         None
     }
 
-    async fn equalize(&self, source: usize) -> Option<()> {
-        let members = self.members.borrow().clone();
-        let (mut holders, mut held) = (vec![&members[source]], vec![read(&self.world, &members[source]).await?]);
-        let others = members.iter().enumerate().filter(|(at, member)| *at != source && member.state().is_in_sync());
-        for (_, member) in others {
-            if let Some(found) = read(&self.world, member).await {
-                holders.push(member);
-                held.push(found);
-            }
-        }
-        let compared = compared(&held);
-        for page in compared.differing() {
-            let right = most_hold(&compared, 0, page);
-            for other in compared.unlike(right, page) {
-                send(&self.world, holders[other], Message::Write { page, words: held[right][page] });
-            }
-        }
-        self.flush_everything().await;
-        epochs::tell_mark(self).await;
-        Some(())
-    }
-
-    async fn flush_everything(&self) {
+    pub(super) async fn flush_everything(&self) {
         let members = self.members.borrow().clone();
         for member in members.iter().filter(|member| member.state().is_in_sync()) {
             let _ = ask(&self.world, member, Message::Flush).await;
@@ -446,7 +461,7 @@ impl Session {
     }
 
     /// As `Epochs::acknowledge`.
-    async fn acknowledge(&self, members: &[Rc<Member>]) -> bool {
+    pub(super) async fn acknowledge(&self, members: &[Rc<Member>]) -> bool {
         let is_due = !self.is_marked.get() || self.world.borrow_mut().random.once_in(4);
         if !is_due && positions(members, MemberState::is_in_sync) == self.view().current() {
             return true;
@@ -464,15 +479,12 @@ impl Session {
         let open = Rc::clone(&self.open.borrow());
         let value = self.world.borrow_mut().truth.issue(self.number, page);
         self.under_way.borrow_mut().push((page, value));
-        if self.world.borrow().control != Some(Control::PageNotMarked) {
-            open.written.mark(bytes_of(page));
-        }
-        let before: Vec<_> = open.catching_up.iter().map(|(_, catch_up)| catch_up.before_write()).collect();
+        let is_marked = self.world.borrow().control != Some(Control::PageNotMarked);
+        let (written, range) = (is_marked.then_some(&*open.written), bytes_of(page));
+        let before: Vec<_> = posting::begin_write(written, &open.catching_up, &range);
         let mut missed = 0;
-        for (position, member) in open.members.iter().enumerate().filter(|(_, member)| !member.state().is_witness()) {
-            if self.has_room(member) {
-                send(&self.world, member, Message::Write { page, words: [value; WORDS] });
-            } else {
+        for (position, member) in open.members.iter().enumerate() {
+            if !posting::post(self, (position, member), &Message::Write { page, words: [value; WORDS] }) {
                 missed |= 1 << position;
             }
             if self.world.borrow_mut().random.once_in(4) {
@@ -482,106 +494,20 @@ impl Session {
         if !open.catching_up.is_empty() {
             self.world.borrow_mut().count(Fault::WrittenWhileCatchingUp);
         }
-        for ((position, catch_up), before) in open.catching_up.iter().zip(before) {
-            if missed & (1 << position) == 0 {
-                catch_up.after_write(before, &bytes_of(page));
-            } else {
-                catch_up.missed_write(&bytes_of(page));
-            }
-        }
+        posting::end_write(&open.catching_up, before, &range, missed);
         self.keep(page, [value; WORDS]);
         self.under_way.borrow_mut().retain(|write| *write != (page, value));
         drop(writing);
         self.posting.set(self.posting.get() - 1);
-        let reached = self.flush_in_sync(&open).await;
-        let is_early = match self.world.borrow().control {
-            Some(Control::AcknowledgedEarly) => true,
-            Some(Control::SlowAcknowledgedEarly) => open.members.iter().any(|member| member.state().is_slow()),
-            _ => false,
-        };
-        if is_early {
-            self.receipt(&open, &reached, page, value, true);
-        }
-        let is_acknowledged = self.acknowledge(&open.members).await;
-        self.receipt(&open, &reached, page, value, is_acknowledged || is_early);
+        let write = Some((page, value));
+        self.finish_persist(open, write).await;
     }
 
     /// Has all in sync flush what was posted, and those who are to know of losses know of them, as a persist of everything does.
     pub(super) async fn persist_all(&self) -> bool {
         until(|| !self.hold.is_held()).await;
         let open = Rc::clone(&self.open.borrow());
-        let reached = self.flush_in_sync(&open).await;
-        let is_acknowledged = self.acknowledge(&open.members).await;
-        self.is_persisted(&open, &reached, is_acknowledged).is_some()
-    }
-
-    async fn flush_in_sync(&self, open: &Open) -> Vec<Rc<Member>> {
-        let in_sync = open.members.iter().filter(|member| member.state().is_in_sync());
-        let flushing: Vec<_> = in_sync.map(|member| (member, send(&self.world, member, Message::Flush))).collect();
-        let mut reached = Vec::new();
-        for (member, question) in flushing {
-            if matches!(self.answer_in_time(member, question, false).await, Some(Answer::Flushed)) {
-                reached.push(Rc::clone(member));
-            }
-        }
-        reached
-    }
-
-    /// As `Open::write_on`: whether a write is posted.
-    fn has_room(&self, member: &Member) -> bool {
-        if member.state().is_slow() {
-            return false;
-        }
-        {
-            let mut world = self.world.borrow_mut();
-            if !member.state().is_connected() || world.is_faultless || !world.random.once_in(20) {
-                return true;
-            }
-            world.count(Fault::NoRoom);
-        }
-        if member.state().is_behind() {
-            member.take(Event::LeftBehind);
-            return false;
-        }
-        self.view_lock.is_held() || !self.leave_behind(member)
-    }
-
-    /// Those that have what was persisted, if it is so, and whether one lacks it.
-    fn is_persisted<'m>(
-        &self,
-        open: &Open,
-        reached: &'m [Rc<Member>],
-        is_acknowledged: bool,
-    ) -> Option<(Vec<&'m Rc<Member>>, bool)> {
-        let has_it: Vec<_> = reached.iter().filter(|member| member.state().is_in_sync()).collect();
-        let counted = open.members.iter().filter(|member| member.state().is_data_member()).count();
-        let is_missed = has_it.len() < counted;
-        let is_enough = self.epochs.borrow().is_enough(is_missed, is_acknowledged);
-        (!has_it.is_empty() && is_enough).then_some((has_it, is_missed))
-    }
-
-    /// As `Open::receipt`.
-    fn receipt(&self, open: &Open, reached: &[Rc<Member>], page: usize, value: u64, is_acknowledged: bool) {
-        let Some((has_it, is_missed)) = self.is_persisted(open, reached, is_acknowledged) else {
-            self.world.borrow_mut().count(Fault::NotAcknowledged);
-            return;
-        };
-        let mut world = self.world.borrow_mut();
-        if is_missed {
-            world.count(Fault::AcknowledgedDegraded);
-        }
-        for member in has_it {
-            let target = &world.targets[member.target];
-            let durable = sound_page(&target.durable[page]);
-            let was_put_back = member.connection.is_some_and(|connection| world.was_put_back(connection));
-            if durable != [value; WORDS] && !was_put_back && world.truth.is_newest(self.number) {
-                let target = member.target;
-                world.truth.violate(|| format!("the receipt of {value} names target {target}, which has {durable:?}"));
-            }
-        }
-        let writer = self.writer;
-        world.note(|| format!("w{writer} page {page} = {value} is acknowledged"));
-        world.truth.acknowledge(self.number, page, value);
+        self.finish_persist(open, None).await
     }
 
     /// A thread of the program that writes until the pool is to be closed.

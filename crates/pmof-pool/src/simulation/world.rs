@@ -109,6 +109,8 @@ pub(super) struct World {
     pub(super) is_faultless: bool,
     /// The asynchronous member that a pool was made of.
     pub(super) promoted: Option<usize>,
+    /// From now on no member is lost.
+    pub(super) is_at_rest: bool,
     /// What happened, where it is asked for.
     pub(super) trace: Option<Vec<String>>,
 }
@@ -176,6 +178,7 @@ impl World {
             rotten: 0,
             is_faultless: false,
             promoted: None,
+            is_at_rest: false,
             looked: BTreeMap::new(),
             readers: 0,
             trace: None,

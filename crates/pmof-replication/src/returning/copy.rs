@@ -1,6 +1,6 @@
 //! How what a member lacks is copied to it, and how it joins when little is missing.
 
-use core::time::Duration;
+use core::{ops::Range, time::Duration};
 
 use pmof_control::Reply;
 
@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     catch_up::{CatchUp, Limit},
+    comparing::{self, Scrubbed},
     epochs::{self, Driver, Joining},
     member_state::{Link, MemberState},
 };
@@ -30,6 +31,8 @@ pub struct Limits {
     pub sync_bytes: u64,
     /// Bytes that may be missing when the pool is held for the last of them: little more than one window brings.
     pub last_bytes: u64,
+    /// How much longer than another member's an answer may take; `None`: all are awaited.
+    pub slow_after: Option<Duration>,
 }
 
 impl Limits {
@@ -41,11 +44,17 @@ impl Limits {
         flushed_bytes: 256 << 20,
         sync_bytes: 4 << 20,
         last_bytes: 256 << 10,
+        slow_after: None,
     };
 
-    /// Of one whose writers do not wait for slow members.
-    pub const PROMPT: Self = Self { last_bytes: 64 << 10, ..Self::SHIPPED };
+    /// Of one whose writers wait so much longer for a slow member at most.
+    pub fn prompt(slow_after: Duration) -> Self {
+        Self { last_bytes: 64 << 10, slow_after: Some(slow_after), ..Self::SHIPPED }
+    }
 }
+
+/// Flushes that a member has to answer as promptly as the others before it catches up, and again before it joins.
+const PROBES: usize = 8;
 
 /// Copies what is missing, once through the pool, and flushes it; [`join`] flushes the last of it. Returns the bytes copied.
 pub(super) async fn copy<D: Returns>(
@@ -62,7 +71,7 @@ pub(super) async fn copy<D: Returns>(
     let mut flushing = None;
     mark_behind(driver, member).await?;
     while let Some(window) = catch_up.open_window(from, pace.window(limit)) {
-        let copied = driver.copy_window(None, member, &window, is_compared).await;
+        let copied = copy_window(driver, None, (member, &window), is_compared).await;
         catch_up.close_window(&window);
         from = window.last().map_or(u64::MAX, |last| last.end);
         match copied {
@@ -88,6 +97,56 @@ pub(super) async fn copy<D: Returns>(
     }
     finish_flush(driver, catch_up, &mut flushing).await?;
     Ok(copied_bytes)
+}
+
+/// Copies a window, or what the member lacks of it where that is not known.
+async fn copy_window<D: Returns>(
+    driver: &D,
+    held: Option<&D::Held<'_>>,
+    (member, window): (&D::Member, &[Range<u64>]),
+    is_compared: bool,
+) -> Halted<u64, D> {
+    let copied = match held {
+        Some(held) => comparing::copy_window(&**held, member, window, is_compared).await,
+        None => comparing::copy_window(&*contents(driver)?, member, window, is_compared).await,
+    };
+    copied.ok_or(Halt::Later)
+}
+
+/// What the members hold now.
+pub(super) fn contents<D: Returns>(driver: &D) -> Halted<<D::Pool as Scrubbed>::Open, D> {
+    driver.pool()?.contents().map_err(|_| Halt::Ended)
+}
+
+/// Whether a member answers as promptly as the others, or is needed as it is. Returns how long its answers may take while nothing is posted: `None` where they are awaited in
+/// any case.
+pub(super) async fn keeps_up<D: Returns>(driver: &D, member: &D::Member) -> Halted<Option<Duration>, D> {
+    let Some(slow_after) = driver.limits()?.slow_after else { return Ok(None) };
+    // Whatever it owes comes first.
+    if !driver.finish_flush(driver.start_flush(member)).await {
+        return Err(Halt::Slow);
+    }
+    let mut limit = slow_after;
+    for _ in 0..PROBES {
+        if driver.is_needed() {
+            return Ok(None);
+        }
+        limit = limit.max(probe(driver, member, slow_after).await?);
+    }
+    Ok(Some(limit))
+}
+
+/// How long a flush may take: so much longer than the same of a member in sync.
+async fn probe<D: Returns>(driver: &D, member: &D::Member, slow_after: Duration) -> Halted<Duration, D> {
+    let began = driver.now();
+    let of_reference = driver.reference()?.map(|reference| driver.start_flush(&reference));
+    let flushing = driver.start_flush(member);
+    if let Some(of_reference) = of_reference {
+        driver.finish_flush(of_reference).await;
+    }
+    let allowed = driver.now().saturating_sub(began) + slow_after;
+    let is_prompt = driver.finish_flush_within(flushing, slow_after).await;
+    if is_prompt { Ok(allowed) } else { Err(Halt::Slow) }
 }
 
 /// Waits for the flush that is in flight. False: there was none.
@@ -134,7 +193,7 @@ pub(super) async fn join<D: Returns>(driver: &D, member: &D::Member, catch_up: &
     let mark = epochs.lock().await.with(|epochs| epochs.view.mark());
     // Told before the writers have to wait, it need not be written to its disk meanwhile.
     epochs.ask_for(member, &mark, &Reply::Marked, None).await?;
-    let limit = driver.keeps_up(member).await?;
+    let limit = keeps_up(driver, member).await?;
     let joining = announce_with(&*epochs, driver.position(), member, limit).await?;
     let pool = driver.pool()?;
     let held = driver.hold_all(&pool).await?;
@@ -143,7 +202,7 @@ pub(super) async fn join<D: Returns>(driver: &D, member: &D::Member, catch_up: &
     }
     let mut copied_bytes = 0;
     while let Some(window) = catch_up.open_window(0, limits.copied) {
-        let copied = driver.copy_window(Some(&held), member, &window, false).await;
+        let copied = copy_window(driver, Some(&held), (member, &window), false).await;
         catch_up.close_window(&window);
         copied_bytes += copied?;
     }

@@ -20,6 +20,7 @@ use super::{
 use crate::{
     asking::{Failure, Reason},
     catch_up::CatchUp,
+    comparing::{Contents, Findings, Scrubbed},
     epochs::Driver,
     member_state::MemberState,
     opening::Identity,
@@ -122,6 +123,18 @@ pub enum Progress {
         /// It was compared as a whole.
         is_verified: bool,
     },
+    /// A member that has caught up by the map holds what the others do.
+    Verified {
+        /// Bytes that were compared; those that are zeros on both were not.
+        compared_bytes: u64,
+        /// Since the comparison began.
+        took: Duration,
+    },
+    /// It holds something else, and is left behind: the next catch-up compares all of it.
+    Differs {
+        /// The first pages that differ.
+        range: Range<u64>,
+    },
 }
 
 /// The driver of one member's return.
@@ -140,10 +153,14 @@ pub trait Returns: Sized {
     type Reached;
     /// A flush in flight. Dropping it leaves nothing in flight.
     type Flushing;
+    /// What the pool's members hold.
+    type Contents: Contents<Member = Self::Member>;
     /// The open pool.
-    type Pool;
+    type Pool: Scrubbed<Contents = Self::Contents>;
+    /// Keeps it in memory.
+    type PoolRef: Deref<Target = Self::Pool>;
     /// The open pool while nothing is posted.
-    type Held<'h>;
+    type Held<'h>: Deref<Target = Self::Contents>;
     /// The rules of a return.
     type Rules: Rules;
 
@@ -175,7 +192,7 @@ pub trait Returns: Sized {
     ///
     /// # Errors
     /// [`Halt::Ended`].
-    fn pool(&self) -> Halted<Self::Pool, Self>;
+    fn pool(&self) -> Halted<Self::PoolRef, Self>;
 
     /// The pool's epochs.
     ///
@@ -238,12 +255,11 @@ pub trait Returns: Sized {
     /// Gives up a connection that was to be the member's. A takeover that the connection knows of fences the writer.
     fn give_up(&self, member: &Self::Member);
 
-    /// Whether the member answers as promptly as the others, or is needed as it is. Returns how long its answers may take while nothing is posted: `None` where they
-    /// are awaited in any case.
+    /// A member in sync whose flush shows how long one takes: on another machine, where there is one, since what is on this machine answers sooner than any other.
     ///
     /// # Errors
-    /// [`Halt::Slow`], [`Halt::Ended`].
-    fn keeps_up(&self, member: &Self::Member) -> impl Future<Output = Halted<Option<Duration>, Self>>;
+    /// [`Halt::Ended`].
+    fn reference(&self) -> Halted<Option<Self::Member>, Self>;
 
     /// Whether too few members are in sync to acknowledge anything.
     fn is_needed(&self) -> bool;
@@ -257,23 +273,14 @@ pub trait Returns: Sized {
     /// Gives the member its place: it is sent every new write, if it has data, and `catch_up` hears of these.
     fn admit(&self, held: Self::Held<'_>, member: &Self::Member, catch_up: Option<&Arc<CatchUp>>);
 
-    /// Copies a window from a member in sync, or what differs of it. Returns the bytes copied.
-    ///
-    /// # Errors
-    /// [`Halt::Later`], [`Halt::Ended`].
-    fn copy_window(
-        &self,
-        held: Option<&Self::Held<'_>>,
-        member: &Self::Member,
-        window: &[Range<u64>],
-        is_compared: bool,
-    ) -> impl Future<Output = Halted<u64, Self>>;
-
     /// Starts to make durable what the member was sent.
     fn start_flush(&self, member: &Self::Member) -> Self::Flushing;
 
     /// Waits for a flush. False: the member is lost.
     fn finish_flush(&self, flushing: Self::Flushing) -> impl Future<Output = bool>;
+
+    /// Waits for a flush, for so long at most. False: it took longer, and was awaited all the same, or the member is lost.
+    fn finish_flush_within(&self, flushing: Self::Flushing, limit: Duration) -> impl Future<Output = bool>;
 
     /// Makes everything durable on a member that is about to join, while nothing is posted.
     ///
@@ -317,6 +324,9 @@ pub trait Returns: Sized {
 
     /// The replica cannot return as it is. `is_first`: this was not found before.
     fn note_rejected(&self, why: Rejection<Self::Failure>, is_first: bool);
+
+    /// Pages were compared again, since a member differed there from another one that had rotted.
+    fn note_scrubbed(&self, range: &Range<u64>, found: Findings<Self::Member>, took: Duration);
 
     /// Tells the program.
     fn note(&self, member: &Self::Member, progress: Progress);

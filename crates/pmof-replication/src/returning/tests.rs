@@ -22,6 +22,7 @@ use pmof_terms::MediumKind;
 use super::*;
 use crate::{
     catch_up::Limit,
+    comparing::{self, Contents, Findings, Scrubbed},
     epochs::{Epochs, MemberQuorum},
     lineage::Base,
     member_state::{Event, MemberCell},
@@ -36,6 +37,8 @@ const POOL: Uuid = Uuid::from_u128(1);
 /// The epoch that all were in before the last one was lost, and the writer's own behind it.
 const FIRST: Uuid = Uuid::from_u128(100);
 const OWN: Uuid = Uuid::from_u128(101);
+
+const SLOW_AFTER: Duration = Duration::from_millis(1);
 
 type Member = Rc<MemberCell>;
 
@@ -75,6 +78,10 @@ struct Pool {
     /// The member whose memory was let go of.
     let_go: RefCell<Weak<MemberCell>>,
     now: Cell<Duration>,
+    /// Too few are in sync without the member.
+    is_needed: Cell<bool>,
+    /// The pages that are not what they were, by the positions of members.
+    rotten: RefCell<Vec<(usize, usize)>>,
 }
 
 /// The state of a replica that was left at the first epoch.
@@ -134,6 +141,8 @@ fn pool() -> Pool {
         catch_up: RefCell::default(),
         let_go: RefCell::default(),
         now: Cell::new(Duration::from_secs(1)),
+        is_needed: Cell::new(true),
+        rotten: RefCell::default(),
     };
     pool.members.borrow()[POSITION].take(Event::Lost);
     assert!(done(epochs::begin(&Locked(&pool))));
@@ -258,8 +267,107 @@ impl Members for Pool {
     }
 }
 
+/// What the members hold: the last one nothing of what the others do, until it is copied to.
+struct Holdings {
+    pool: Rc<Pool>,
+    members: Vec<Member>,
+}
+
+impl Holdings {
+    fn position(&self, of: &Member) -> usize {
+        self.members.iter().position(|member| Rc::ptr_eq(member, of)).unwrap()
+    }
+}
+
+impl Contents for Holdings {
+    type Member = Member;
+    type Digest = Vec<bool>;
+    type Failure = ();
+    type Rules = comparing::ShippedRules;
+
+    fn rules(&self) -> &comparing::ShippedRules {
+        &comparing::ShippedRules
+    }
+
+    fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    fn state(&self, member: &Member) -> MemberState {
+        member.get()
+    }
+
+    fn is_same(&self, one: &Member, other: &Member) -> bool {
+        Rc::ptr_eq(one, other)
+    }
+
+    async fn digests(
+        &self,
+        of: &[Member],
+        range: &Range<u64>,
+        block_bytes: u64,
+    ) -> Result<comparing::Compared<Vec<bool>>, ()> {
+        let returning = &self.members[POSITION];
+        if block_bytes > PAGE_BYTES {
+            self.pool.outcome("compare", returning).map_err(drop)?;
+        }
+        let is_unlike = |member: &Member, page: u64| {
+            let is_rotten = self.pool.rotten.borrow().contains(&(self.position(member), page as usize));
+            is_rotten || (Rc::ptr_eq(member, returning) && !member.get().is_in_sync())
+        };
+        let block = |member: &Member, start: u64| {
+            let pages = start / PAGE_BYTES..range.end.min(start + block_bytes).div_ceil(PAGE_BYTES);
+            pages.map(|page| is_unlike(member, page)).collect()
+        };
+        let blocks = || range.clone().step_by(block_bytes as usize);
+        let digests = of.iter().map(|member| Some(blocks().map(|start| block(member, start)).collect()));
+        Ok(comparing::Compared::new(range.clone(), block_bytes, digests.collect()))
+    }
+
+    async fn copy(&self, _: &Member, _: &[Range<u64>], to: &Member) -> bool {
+        self.pool.outcome("copy", to).is_ok()
+    }
+
+    async fn repair(&self, _: &Member, range: &Range<u64>, to: &[Member]) -> Result<(), ()> {
+        let is_repaired = |position, page| {
+            let is_to = to.iter().any(|member| self.position(member) == position);
+            is_to && range.contains(&(page as u64 * PAGE_BYTES))
+        };
+        self.pool.rotten.borrow_mut().retain(|(position, page)| !is_repaired(*position, *page));
+        Ok(())
+    }
+
+    async fn data_ranges(&self, _: &Member) -> Option<Vec<Range<u64>>> {
+        Some(std::iter::once(0..SIZE_BYTES).collect())
+    }
+
+    async fn flush(&self, _: &Member) -> Result<(), ()> {
+        Ok(())
+    }
+}
+
 /// The return of the last member.
 struct Bringing(Rc<Pool>);
+
+impl Bringing {
+    fn holdings(&self) -> Rc<Holdings> {
+        Rc::new(Holdings { pool: Rc::clone(&self.0), members: self.0.members.borrow().clone() })
+    }
+}
+
+impl Scrubbed for Bringing {
+    type Contents = Holdings;
+    type Open = Rc<Holdings>;
+    type Held<'h> = Rc<Holdings>;
+
+    fn contents(&self) -> Result<Rc<Holdings>, ()> {
+        Ok(self.holdings())
+    }
+
+    async fn hold_all(&self) -> Result<Rc<Holdings>, ()> {
+        Ok(self.holdings())
+    }
+}
 
 impl Returns for Bringing {
     type Member = Member;
@@ -269,8 +377,10 @@ impl Returns for Bringing {
     type Site = ();
     type Reached = ();
     type Flushing = Member;
-    type Pool = ();
-    type Held<'h> = ();
+    type Contents = Holdings;
+    type Pool = Self;
+    type PoolRef = Box<Self>;
+    type Held<'h> = Rc<Holdings>;
     type Rules = ShippedRules;
 
     fn rules(&self) -> &ShippedRules {
@@ -289,7 +399,13 @@ impl Returns for Bringing {
 
     fn limits(&self) -> Halted<Limits, Self> {
         let window = Limit { ranges: 1, bytes: 16 * PAGE_BYTES };
-        Ok(Limits { copied: window, compared: window, sync_bytes: 1, last_bytes: PAGE_BYTES, ..Limits::SHIPPED })
+        Ok(Limits {
+            copied: window,
+            compared: window,
+            sync_bytes: 1,
+            last_bytes: PAGE_BYTES,
+            ..Limits::prompt(SLOW_AFTER)
+        })
     }
 
     fn pauses(&self) -> Pauses {
@@ -300,8 +416,8 @@ impl Returns for Bringing {
         Backoff::new(&Pauses::default())
     }
 
-    fn pool(&self) -> Halted<(), Self> {
-        Ok(())
+    fn pool(&self) -> Halted<Box<Self>, Self> {
+        Ok(Box::new(Self(Rc::clone(&self.0))))
     }
 
     fn epochs(&self) -> Halted<Rc<Pool>, Self> {
@@ -395,39 +511,29 @@ impl Returns for Bringing {
         self.0.step("give up".into());
     }
 
-    async fn keeps_up(&self, member: &Member) -> Halted<Option<Duration>, Self> {
-        self.0.outcome("probe", member).map(|()| None)
+    fn reference(&self) -> Halted<Option<Member>, Self> {
+        Ok(self.0.members.borrow().first().cloned())
     }
 
     fn is_needed(&self) -> bool {
-        false
-    }
-
-    async fn hold_all(&self, (): &()) -> Halted<(), Self> {
         let member = Rc::clone(&self.0.members.borrow()[POSITION]);
-        self.0.outcome("hold", &member)
+        self.0.is_needed.get() && self.0.outcome("needed", &member).is_ok()
     }
 
-    fn add_written(&self, (): &(), missing: &PageMap) {
+    async fn hold_all(&self, _: &Self) -> Halted<Rc<Holdings>, Self> {
+        let member = Rc::clone(&self.0.members.borrow()[POSITION]);
+        self.0.outcome("hold", &member).map(|()| self.holdings())
+    }
+
+    fn add_written(&self, _: &Rc<Holdings>, missing: &PageMap) {
         missing.mark(0..PAGE_BYTES);
     }
 
-    fn admit(&self, (): (), member: &Member, catch_up: Option<&Arc<CatchUp>>) {
+    fn admit(&self, _: Rc<Holdings>, member: &Member, catch_up: Option<&Arc<CatchUp>>) {
         member.take(Event::Admitted);
         let missing = catch_up.map(|catch_up| catch_up.missing_bytes() / PAGE_BYTES);
         self.0.step(format!("admit, pages missing: {missing:?}"));
         *self.0.catch_up.borrow_mut() = catch_up.cloned();
-    }
-
-    async fn copy_window(
-        &self,
-        _: Option<&Self::Held<'_>>,
-        member: &Member,
-        window: &[Range<u64>],
-        is_compared: bool,
-    ) -> Halted<u64, Self> {
-        self.0.outcome(if is_compared { "compare" } else { "copy" }, member)?;
-        Ok(window.iter().map(|range| range.end - range.start).sum())
     }
 
     fn start_flush(&self, member: &Member) -> Member {
@@ -439,11 +545,15 @@ impl Returns for Bringing {
         self.0.outcome("flushed", &member).is_ok()
     }
 
-    async fn flush_last(&self, (): &Self::Held<'_>, member: &Member, _: Option<Duration>) -> Halted<(), Self> {
+    async fn finish_flush_within(&self, member: Member, _: Duration) -> bool {
+        self.0.outcome("in time", &member).is_ok()
+    }
+
+    async fn flush_last(&self, _: &Self::Held<'_>, member: &Member, _: Option<Duration>) -> Halted<(), Self> {
         self.0.outcome("flush the last", member)
     }
 
-    async fn give_intent(&self, (): &Self::Held<'_>, member: &Member, _: Option<Duration>) -> Halted<(), Self> {
+    async fn give_intent(&self, _: &Self::Held<'_>, member: &Member, _: Option<Duration>) -> Halted<(), Self> {
         self.0.outcome("intent", member)
     }
 
@@ -451,7 +561,7 @@ impl Returns for Bringing {
         member.take(Event::CaughtUp).to
     }
 
-    fn note_joined(&self, (): ()) {
+    fn note_joined(&self, _: Rc<Holdings>) {
         self.0.step("joined".into());
     }
 
@@ -472,9 +582,20 @@ impl Returns for Bringing {
         self.0.step(format!("rejected: {why:?}, first: {is_first}"));
     }
 
+    fn note_scrubbed(&self, range: &Range<u64>, found: Findings<Member>, _: Duration) {
+        self.0.step(format!("{} repaired in {range:?}", found.repaired.len()));
+    }
+
     fn note(&self, _: &Member, progress: Progress) {
-        if let Progress::InSync { copied_bytes, is_verified, .. } = progress {
-            self.0.step(format!("in sync, {} pages copied, verified: {is_verified}", copied_bytes / PAGE_BYTES));
+        match progress {
+            Progress::InSync { copied_bytes, is_verified, .. } => {
+                self.0.step(format!("in sync, {} pages copied, verified: {is_verified}", copied_bytes / PAGE_BYTES));
+            }
+            Progress::Verified { compared_bytes, .. } => {
+                self.0.step(format!("{} pages verified", compared_bytes / PAGE_BYTES));
+            }
+            Progress::Differs { range } => self.0.step(format!("differs in {range:?}")),
+            Progress::WitnessBack | Progress::CatchingUp { .. } => {}
         }
     }
 
@@ -516,7 +637,9 @@ fn a_member_returns_in_this_order() {
         "flush",
         "flushed",
         "Mark",
-        "probe",
+        "flush",
+        "flushed",
+        "needed",
         "Mark",
         "all 111: Begin",
         "hold",
@@ -533,14 +656,14 @@ fn a_member_returns_in_this_order() {
 #[test]
 fn what_is_written_while_a_member_is_about_to_join_is_copied_first() {
     let pool = Rc::new(pool());
-    pool.written.borrow_mut().push(("probe", PAGE_BYTES..2 * PAGE_BYTES));
+    pool.written.borrow_mut().push(("needed", PAGE_BYTES..2 * PAGE_BYTES));
     bring_back(&pool).unwrap();
     let steps = pool.steps();
     let at = |step: &str| steps.iter().rposition(|of| of == step).unwrap();
     assert!(at("hold") < at("copy") && at("copy") < at("flush the last"), "{steps:?}");
     // More than fits into the time for which writers may wait: once more through the pool, without the hold.
     let pool = Rc::new(self::pool());
-    pool.written.borrow_mut().push(("probe", PAGE_BYTES..4 * PAGE_BYTES));
+    pool.written.borrow_mut().push(("needed", PAGE_BYTES..4 * PAGE_BYTES));
     bring_back(&pool).unwrap();
     let steps = pool.steps();
     assert_eq!(steps.iter().filter(|step| *step == "flush the last").count(), 1, "{steps:?}");
@@ -644,11 +767,61 @@ fn one_that_is_slow_to_join_is_left_behind_and_goes_on() {
     pool.slow.borrow_mut().push("flush the last");
     let returned = bring_back(&pool).unwrap();
     let steps = pool.steps();
-    let after: Vec<_> = steps.iter().skip_while(|step| *step != "interrupted, slow: true").take(4).collect();
+    let after: Vec<_> = steps.iter().skip_while(|step| *step != "interrupted, slow: true").take(6).collect();
     // It keeps its connection, and the epoch that counts it is not confirmed.
-    assert_eq!(after[1..4], ["probe", "Begin", "Confirm"], "{steps:?}");
+    assert_eq!(after[1..6], ["flush", "flushed", "needed", "Begin", "Confirm"], "{steps:?}");
     assert_eq!(steps.iter().filter(|step| *step == "all 111: Confirm").count(), 1, "{steps:?}");
     assert!(!returned.is_compared && pool.state_of(POSITION).is_in_sync());
+}
+
+#[test]
+fn a_member_joins_that_answers_each_probe_in_time() {
+    let pool = Rc::new(pool());
+    pool.is_needed.set(false);
+    bring_back(&pool).unwrap();
+    let in_time = |pool: &Pool| pool.steps().iter().filter(|step| *step == "in time").count();
+    assert_eq!(in_time(&pool), 8);
+    // One that does not is left behind, and probed before it catches up and before it joins.
+    let pool = Rc::new(self::pool());
+    pool.is_needed.set(false);
+    pool.slow.borrow_mut().push("in time");
+    bring_back(&pool).unwrap();
+    assert_eq!(in_time(&pool), 1 + 8 + 8);
+}
+
+/// The steps of a comparison behind a catch-up, and whether the member differed.
+fn verified(pool: &Rc<Pool>, rotten: &[(usize, usize)]) -> (bool, Vec<String>) {
+    let member = bring_back(pool).unwrap().member;
+    pool.steps();
+    *pool.rotten.borrow_mut() = rotten.to_vec();
+    let differs = done(verify(&Bringing(Rc::clone(pool)), &member));
+    (differs, pool.steps())
+}
+
+#[test]
+fn what_caught_up_by_the_map_is_compared() {
+    let pool = Rc::new(pool());
+    assert_eq!(verified(&pool, &[]), (false, vec!["compare".into(), "64 pages verified".into()]));
+    assert!(pool.state_of(POSITION).is_in_sync());
+}
+
+#[test]
+fn a_member_that_differs_is_compared_as_a_whole() {
+    let pool = Rc::new(pool());
+    let (differs, steps) = verified(&pool, &[(POSITION, 5)]);
+    // Three looks without a hold, and one with it; then an epoch leaves it behind.
+    let first = ["compare", "compare", "compare", "hold", "compare", "differs in 20480..24576"];
+    assert_eq!(steps[..6], first);
+    assert_eq!(steps[6..], ["interrupted, slow: false", "all 11: Begin", "all 11: Confirm"]);
+    assert!(differs && !pool.trust.borrow().of_durable().in_sync);
+}
+
+#[test]
+fn a_source_that_has_rotted_is_repaired() {
+    let pool = Rc::new(pool());
+    let (differs, steps) = verified(&pool, &[(0, 5)]);
+    assert_eq!(steps[3..], ["hold", "compare", "1 repaired in 20480..24576", "64 pages verified"]);
+    assert!(!differs && pool.state_of(POSITION).is_in_sync() && pool.rotten.borrow().is_empty());
 }
 
 #[test]

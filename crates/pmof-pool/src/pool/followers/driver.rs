@@ -9,6 +9,7 @@ use std::{
 use pmof_control::{ConsistencyPoint, OpenFor, PoolName, Reply, Request, Roster};
 use pmof_replication::{
     asking::Reason,
+    comparing,
     following::{Due, Follows, Known, Limits, Progress, ShippedRules, Stop, Stopped, Terms},
     opening::OpenedReply,
     survey::promoted_at,
@@ -24,7 +25,7 @@ use crate::{
     PoolUrl, ReplicaError,
     follower::{Follower, Keep, PointNews, points_space_of_all},
     member::{Control, Member, Standing, Written},
-    pool::{Open, Shared, asking::ask, epochs::Epochs, events::Event, opened::Reached, returns::differing_pages},
+    pool::{Open, Shared, asking::ask, epochs::Epochs, events::Event, opened::Reached},
     site::Site,
 };
 
@@ -240,10 +241,10 @@ impl Follows for One<'_> {
 
     async fn differing(&self, follower: &Follower<Attached>, range: &Range<u64>) -> Stopped<Vec<Range<u64>>, Self> {
         let (open, data) = (self.open()?, &follower.memory().data);
-        let source = open.members_in_use().into_iter().find(|(_, member)| member.control().is_some());
-        let source = source.ok_or(Stop::Later)?;
-        let differing = differing_pages([source, (open.members.len(), &**data)], range);
-        differing.map_err(|_| data.standing().failure().map_or(Stop::Later, |why| Stop::Lost(Arc::clone(why))))
+        let source = comparing::in_sync(&*open).next().ok_or(Stop::Later)?;
+        let both = [source, data].map(Arc::clone);
+        let differing = comparing::differing(&*open, &both, range).await;
+        differing.ok_or_else(|| data.standing().failure().map_or(Stop::Later, |why| Stop::Lost(Arc::clone(why))))
     }
 
     fn note_lost(&self, why: &Failed, is_first: bool) {

@@ -6,16 +6,16 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::RwLockWriteGuard;
 use pmof_control::{FailureDomain, OpenFor, PoolName, Reply, Request};
-use pmof_replication::returning::{
-    self as engine, Backoff, Halted, Limits, Pauses, Progress, Rejection, Returned, ShippedRules,
+use pmof_replication::{
+    comparing::Findings,
+    returning::{self as engine, Backoff, Halted, Limits, Pauses, Progress, Rejection, Returned, ShippedRules},
 };
 use uuid::Uuid;
 
-use super::{Attended, Halt, Returns, hold};
+use super::{Attended, Halt, Held, Returns, hold};
 use crate::{
-    PoolUrl, ReplicaError, ReplicaPlace,
+    PoolUrl, ReplicaError, ReplicaPlace, ScrubReport,
     catch_up::CatchUp,
     member::{AbsentMember, Control, FlushLevel, Flushing, Member, UNKNOWN_SUCCESSOR},
     member_state::MemberState,
@@ -46,41 +46,25 @@ impl Returns {
         self.attended.lock()[position] = Attended { has_thread: false, is_running: true, backoff };
         // It may have been lost again since.
         self.losses.raise();
-        if !is_compared {
-            self.verify(pool, events, position, &member);
+        if !is_compared && done(engine::verify(&bringing, &member)) {
+            self.losses.raise();
         }
-    }
-}
-
-/// The pool while nothing is posted.
-pub(super) struct Held<'h>(RwLockWriteGuard<'h, Option<Arc<Open>>>);
-
-impl Held<'_> {
-    fn open(&self) -> &Arc<Open> {
-        self.0.as_ref().expect("it was open when it was held, and closing it takes the same lock")
-    }
-
-    /// Has the pool have other members, or fewer that catch up.
-    fn change(&mut self, members: Vec<Arc<dyn Member>>, catching_up: Vec<(usize, Arc<CatchUp>)>) {
-        let changed = self.open().with_members(members, catching_up);
-        *self.0 = Some(Arc::new(changed));
-    }
-
-    /// What all but the member at this position still lack.
-    fn others(&self, position: usize) -> impl Iterator<Item = (usize, Arc<CatchUp>)> {
-        self.open().catching_up.iter().filter(move |(of, _)| *of != position).cloned()
     }
 }
 
 /// A flush of what was copied, whose answer is owed until it has come.
 pub(super) struct CopyFlush {
     member: Arc<dyn Member>,
-    under_way: Option<Flushing>,
+    in_flight: Option<Flushing>,
 }
 
 impl CopyFlush {
     fn finish(&mut self) -> bool {
-        self.under_way.take().is_some_and(|mut flushing| self.member.has_flushed(&mut flushing, None))
+        self.in_flight.take().is_some_and(|mut flushing| self.member.has_flushed(&mut flushing, None))
+    }
+
+    fn is_done_within(&mut self, limit: Duration) -> bool {
+        self.in_flight.as_mut().is_some_and(|flushing| self.member.has_flushed(flushing, Some(limit)))
     }
 }
 
@@ -119,7 +103,9 @@ impl engine::Returns for Return<'_> {
     type Site = Site;
     type Reached = Reached;
     type Flushing = CopyFlush;
-    type Pool = Arc<Shared>;
+    type Contents = Open;
+    type Pool = Shared;
+    type PoolRef = Arc<Shared>;
     type Held<'h> = Held<'h>;
     type Rules = ShippedRules;
 
@@ -137,7 +123,7 @@ impl engine::Returns for Return<'_> {
     }
 
     fn limits(&self) -> Halted<Limits, Self> {
-        let limits = if self.open()?.terms.slow_after.is_some() { Limits::PROMPT } else { Limits::SHIPPED };
+        let limits = self.open()?.terms.slow_after.map_or(Limits::SHIPPED, Limits::prompt);
         Ok(Limits { bytes_per_second: self.returns.bytes_per_second, ..limits })
     }
 
@@ -244,17 +230,16 @@ impl engine::Returns for Return<'_> {
         }
     }
 
-    async fn keeps_up(&self, member: &Arc<dyn Member>) -> Halted<Option<Duration>, Self> {
-        self.open()?.keeps_up(&**member)
+    fn reference(&self) -> Halted<Option<Arc<dyn Member>>, Self> {
+        Ok(self.open()?.reference().cloned())
     }
 
     fn is_needed(&self) -> bool {
         self.open().is_ok_and(|open| open.is_needed())
     }
 
-    async fn hold_all<'h>(&self, pool: &'h Arc<Shared>) -> Halted<Held<'h>, Self> {
-        let guard = self.returns.hold_all(pool)?;
-        if guard.is_some() { Ok(Held(guard)) } else { Err(Halt::Ended) }
+    async fn hold_all<'h>(&self, pool: &'h Shared) -> Halted<Held<'h>, Self> {
+        self.returns.hold_all(pool)
     }
 
     fn add_written(&self, held: &Held<'_>, missing: &PageMap) {
@@ -272,26 +257,17 @@ impl engine::Returns for Return<'_> {
         held.change(members, catching_up);
     }
 
-    async fn copy_window(
-        &self,
-        held: Option<&Self::Held<'_>>,
-        member: &Arc<dyn Member>,
-        window: &[Range<u64>],
-        is_compared: bool,
-    ) -> Halted<u64, Self> {
-        match held {
-            Some(held) => held.open().copy_window(&**member, window, is_compared),
-            None => self.open()?.copy_window(&**member, window, is_compared),
-        }
-    }
-
     fn start_flush(&self, member: &Arc<dyn Member>) -> CopyFlush {
-        let under_way = Some(member.start_flush_everything(FlushLevel::OfPool));
-        CopyFlush { member: Arc::clone(member), under_way }
+        let in_flight = Some(member.start_flush_everything(FlushLevel::OfPool));
+        CopyFlush { member: Arc::clone(member), in_flight }
     }
 
     async fn finish_flush(&self, mut flushing: CopyFlush) -> bool {
         flushing.finish()
+    }
+
+    async fn finish_flush_within(&self, mut flushing: CopyFlush, limit: Duration) -> bool {
+        flushing.is_done_within(limit)
     }
 
     async fn flush_last(
@@ -352,6 +328,12 @@ impl engine::Returns for Return<'_> {
         }
     }
 
+    fn note_scrubbed(&self, range: &Range<u64>, found: Findings<Arc<dyn Member>>, took: Duration) {
+        let mut report = ScrubReport { compared_bytes: range.end - range.start, ..ScrubReport::default() };
+        report.add(found);
+        self.events.add(Event::Scrubbed { report: Arc::new(report), took });
+    }
+
     fn note(&self, member: &Arc<dyn Member>, progress: Progress) {
         let replica = Arc::clone(&member.standing().place);
         self.events.add(match progress {
@@ -360,6 +342,8 @@ impl engine::Returns for Return<'_> {
             Progress::InSync { copied_bytes, took, is_verified } => {
                 Event::InSync { replica, copied_bytes, took, is_verified }
             }
+            Progress::Verified { compared_bytes, took } => Event::Verified { replica, compared_bytes, took },
+            Progress::Differs { range } => Event::Differs { replica, range },
         });
     }
 

@@ -39,22 +39,11 @@ fn pages_that_all_replicas_have_are_forgotten() {
         let (pool, _targets) = pool(has_witness);
         let returns = pool.0.returns.as_ref().unwrap();
         pool.persist(0, &[1; 8]).unwrap();
-        let open = returns.set_aside(&pool.0, pool.0.hold().unwrap()).unwrap();
-        assert!(is_page_known(returns));
-        returns.forget_flushed(&open);
+        assert!(pool.0.hold().unwrap().written.as_ref().unwrap().meets(&(0..PAGE_BYTES)));
+        done(forget_written(&Forget { returns, shared: &pool.0 }));
+        assert!(pool.0.hold().unwrap().written.as_ref().unwrap().is_empty());
         assert!(!is_page_known(returns), "with a witness: {has_witness}");
     }
-}
-
-#[test]
-fn pages_that_a_replica_may_lack_which_was_lost_meanwhile_are_kept() {
-    let (pool, _targets) = pool(false);
-    let returns = pool.0.returns.as_ref().unwrap();
-    pool.persist(0, &[1; 8]).unwrap();
-    let open = returns.set_aside(&pool.0, pool.0.hold().unwrap()).unwrap();
-    open.members[1].control().unwrap().fail(ReplicaError::Behind);
-    returns.forget_flushed(&open);
-    assert!(is_page_known(returns));
 }
 
 #[test]
