@@ -109,7 +109,7 @@ const ADVICE: &[(&str, &str, &str)] = &[
     ("pmof-pool/src/pool/changes/error.rs", "pool rm", "what_is_left_of_a_member_is_removed_before_it_is_added_again"),
     ("pmof-pool/src/pool/changes/error.rs", "pool status", ""),
     ("pmof-pool/src/pool/changes/error.rs", "pool sync", "a_pool_set_is_brought_in_order_as_is_advised"),
-    ("pmof-pool/src/pool/followers/attach.rs", "pool promote", ""),
+    ("pmof-pool/src/pool/followers/driver.rs", "pool promote", ""),
     ("pmof-target/src/service.rs", "serve", "limits_of_a_target_are_raised_as_is_advised"),
     ("pmof-target/src/store/error.rs", "cp", "a_pool_of_a_former_format_is_copied_as_is_advised"),
     ("pmof-target/src/store/error.rs", "pool release", "a_pool_whose_writer_hangs_is_released_as_is_advised"),

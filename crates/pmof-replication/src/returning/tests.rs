@@ -22,7 +22,7 @@ use pmof_terms::MediumKind;
 use super::*;
 use crate::{
     catch_up::Limit,
-    comparing::{self, Contents, Findings, Scrubbed},
+    comparing::{self, Findings, Scrubbed},
     epochs::{Epochs, MemberQuorum},
     lineage::Base,
     member_state::{Event, MemberCell},
@@ -30,6 +30,11 @@ use crate::{
     pages::PAGE_BYTES,
     view::{Positions, Rule, View},
 };
+
+mod holdings;
+mod verified;
+
+use holdings::Holdings;
 
 const POSITION: usize = 2;
 const SIZE_BYTES: u64 = 64 * PAGE_BYTES;
@@ -264,85 +269,6 @@ impl Members for Pool {
         _: Option<Duration>,
     ) -> Result<(), Halt<Refused>> {
         self.outcome(name_of(request), member)
-    }
-}
-
-/// What the members hold: the last one nothing of what the others do, until it is copied to.
-struct Holdings {
-    pool: Rc<Pool>,
-    members: Vec<Member>,
-}
-
-impl Holdings {
-    fn position(&self, of: &Member) -> usize {
-        self.members.iter().position(|member| Rc::ptr_eq(member, of)).unwrap()
-    }
-}
-
-impl Contents for Holdings {
-    type Member = Member;
-    type Digest = Vec<bool>;
-    type Failure = ();
-    type Rules = comparing::ShippedRules;
-
-    fn rules(&self) -> &comparing::ShippedRules {
-        &comparing::ShippedRules
-    }
-
-    fn members(&self) -> &[Member] {
-        &self.members
-    }
-
-    fn state(&self, member: &Member) -> MemberState {
-        member.get()
-    }
-
-    fn is_same(&self, one: &Member, other: &Member) -> bool {
-        Rc::ptr_eq(one, other)
-    }
-
-    async fn digests(
-        &self,
-        of: &[Member],
-        range: &Range<u64>,
-        block_bytes: u64,
-    ) -> Result<comparing::Compared<Vec<bool>>, ()> {
-        let returning = &self.members[POSITION];
-        if block_bytes > PAGE_BYTES {
-            self.pool.outcome("compare", returning).map_err(drop)?;
-        }
-        let is_unlike = |member: &Member, page: u64| {
-            let is_rotten = self.pool.rotten.borrow().contains(&(self.position(member), page as usize));
-            is_rotten || (Rc::ptr_eq(member, returning) && !member.get().is_in_sync())
-        };
-        let block = |member: &Member, start: u64| {
-            let pages = start / PAGE_BYTES..range.end.min(start + block_bytes).div_ceil(PAGE_BYTES);
-            pages.map(|page| is_unlike(member, page)).collect()
-        };
-        let blocks = || range.clone().step_by(block_bytes as usize);
-        let digests = of.iter().map(|member| Some(blocks().map(|start| block(member, start)).collect()));
-        Ok(comparing::Compared::new(range.clone(), block_bytes, digests.collect()))
-    }
-
-    async fn copy(&self, _: &Member, _: &[Range<u64>], to: &Member) -> bool {
-        self.pool.outcome("copy", to).is_ok()
-    }
-
-    async fn repair(&self, _: &Member, range: &Range<u64>, to: &[Member]) -> Result<(), ()> {
-        let is_repaired = |position, page| {
-            let is_to = to.iter().any(|member| self.position(member) == position);
-            is_to && range.contains(&(page as u64 * PAGE_BYTES))
-        };
-        self.pool.rotten.borrow_mut().retain(|(position, page)| !is_repaired(*position, *page));
-        Ok(())
-    }
-
-    async fn data_ranges(&self, _: &Member) -> Option<Vec<Range<u64>>> {
-        Some(std::iter::once(0..SIZE_BYTES).collect())
-    }
-
-    async fn flush(&self, _: &Member) -> Result<(), ()> {
-        Ok(())
     }
 }
 
@@ -787,65 +713,6 @@ fn a_member_joins_that_answers_each_probe_in_time() {
     pool.slow.borrow_mut().push("in time");
     bring_back(&pool).unwrap();
     assert_eq!(in_time(&pool), 1 + 8 + 8);
-}
-
-/// The steps of a comparison behind a catch-up, and whether the member differed.
-fn verified(pool: &Rc<Pool>, rotten: &[(usize, usize)]) -> (bool, Vec<String>) {
-    let member = bring_back(pool).unwrap().member;
-    pool.steps();
-    *pool.rotten.borrow_mut() = rotten.to_vec();
-    let differs = done(verify(&Bringing(Rc::clone(pool)), &member));
-    (differs, pool.steps())
-}
-
-#[test]
-fn what_caught_up_by_the_map_is_compared() {
-    let pool = Rc::new(pool());
-    assert_eq!(verified(&pool, &[]), (false, vec!["compare".into(), "64 pages verified".into()]));
-    assert!(pool.state_of(POSITION).is_in_sync());
-}
-
-#[test]
-fn a_member_that_differs_is_compared_as_a_whole() {
-    let pool = Rc::new(pool());
-    let (differs, steps) = verified(&pool, &[(POSITION, 5)]);
-    // Three looks without a hold, and one with it; then an epoch leaves it behind.
-    let first = ["compare", "compare", "compare", "hold", "compare", "differs in 20480..24576"];
-    assert_eq!(steps[..6], first);
-    assert_eq!(steps[6..], ["interrupted, slow: false", "all 11: Begin", "all 11: Confirm"]);
-    assert!(differs && !pool.trust.borrow().of_durable().in_sync);
-}
-
-#[test]
-fn a_source_that_has_rotted_is_repaired() {
-    let pool = Rc::new(pool());
-    let (differs, steps) = verified(&pool, &[(0, 5)]);
-    assert_eq!(steps[3..], ["hold", "compare", "1 repaired in 20480..24576", "64 pages verified"]);
-    assert!(!differs && pool.state_of(POSITION).is_in_sync() && pool.rotten.borrow().is_empty());
-}
-
-#[test]
-fn a_comparison_that_was_interrupted_goes_on_unless_the_replica_was_put_back() {
-    for (is_put_back, missing) in [(false, 49), (true, 64)] {
-        let pool = Rc::new(pool());
-        // It is not known what it lacks.
-        pool.trust.borrow_mut().note_difference();
-        let mut behind = pool.epochs.borrow().view.line()[0];
-        behind.members = 0b011;
-        let state = left_at_first().begun(2, behind, 2, &[Epoch { id: FIRST, members: 0b111 }]);
-        let mut state = state.confirmed(2, OWN).unwrap();
-        // The mark that it confirmed while it caught up.
-        done(epochs::raise_mark(&Locked(&pool)));
-        state.mark = u64::from(!is_put_back);
-        *pool.opened.borrow_mut() = [Ok(opened(left_at_first())), Ok(opened(state))].into();
-        // By the third window the first one is flushed, and the second one is not.
-        *pool.lost.borrow_mut() = vec!["not this compare", "not this compare", "compare"];
-        bring_back(&pool).unwrap();
-        let steps = pool.steps();
-        let admitted: Vec<_> = steps.iter().filter(|step| step.starts_with("admit")).collect();
-        assert_eq!(*admitted[0], "admit, pages missing: Some(64)");
-        assert_eq!(*admitted[1], format!("admit, pages missing: Some({missing})"), "{steps:?}");
-    }
 }
 
 #[test]
