@@ -106,6 +106,6 @@ fn render(page: &Man) -> anyhow::Result<String> {
     if name == "pmof-serve" {
         text.push_str(OF_SERVE);
     }
-    let others = if name == "pmof" { ".BR pmof-serve (1),\n.BR pmof-pool-set (1)\n" } else { ".BR pmof (1)\n" };
+    let others = if name == "pmof" { ".BR pmof-serve (1),\n.BR pmof-pool (1)\n" } else { ".BR pmof (1)\n" };
     Ok(text + ".SH \"SEE ALSO\"\n" + others)
 }

@@ -115,7 +115,7 @@ fn completions_and_pages_tell_of_all_commands_but_the_hidden() {
     let into = place.path().join("man1");
     assert_eq!(pmof(["man", "--dir", text(&into)]).done(), "");
     let names = files(&into);
-    for name in ["pmof.1", "pmof-cp.1", "pmof-serve.1", "pmof-pool-set.1", "pmof-pool-info.1", "pmof-doctor.1"] {
+    for name in ["pmof.1", "pmof-cp.1", "pmof-serve.1", "pmof-pool.1", "pmof-pool-info.1", "pmof-doctor.1"] {
         assert!(names.contains(&name.to_owned()), "{names:?}");
         assert!(pages.contains(&fs::read_to_string(into.join(name)).unwrap()), "{name}");
     }
