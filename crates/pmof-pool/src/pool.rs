@@ -707,11 +707,14 @@ impl Open {
     /// Waits for a flush of all replicas, and acknowledges it.
     fn finish_flush(&self, mut flushing: Flushings) -> Persisted {
         let persisted = done(posting::finish_persist(self, &mut flushing));
-        self.abandon(flushing);
+        // Moved only where one is left.
+        if flushing.iter().any(Flushing::is_in_flight) {
+            self.abandon(flushing);
+        }
         persisted
     }
 
-    /// Nothing is asked of any member any more.
+    /// No member is asked for anything from now on.
     fn fence(&self, successor: &str) {
         let others = self.members.iter().filter(|member| member.state().is_connected());
         others.filter_map(|member| member.control()).for_each(|control| control.fence(successor));

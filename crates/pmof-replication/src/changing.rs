@@ -1,4 +1,4 @@
-//! Changes of an open pool's members: one that comes is made empty, becomes a member, and catches up as any other; one that goes is told so.
+//! Changes of an open pool's members: one that comes is made empty, becomes a member, and catches up as any other; one that goes is closed.
 //!
 //! The steps are futures, which a [`Changes`] drives as [`epochs`] are driven. How a change is made durable is in [`epochs`].
 
@@ -39,7 +39,7 @@ fn outcome<D: Changes>(driver: &D, changed: Changed) -> Change<(), D> {
     }
 }
 
-/// The members, where no change is under way whose outcome is not known, and all that are connected can keep them.
+/// The members, where the outcome of each change is known and all connected members can keep a roster.
 ///
 /// # Errors
 /// [`Why::NotChanged`], and the driver's.

@@ -20,7 +20,7 @@ pub use blocks::{Compared, Verdict};
 pub use equalize::{Equalizing, equalize};
 pub use scrub::{Findings, Scrubbed, scrub_window, settle};
 
-/// Bytes of the blocks that are compared first; of those that differ, the pages are.
+/// Bytes of the blocks that are compared first. Of blocks that differ the pages are compared.
 const BLOCK_BYTES: u64 = 64 << 10;
 
 /// The rules by which copies are judged, each in a method of its own, so that the simulation can break one and show that it is needed.

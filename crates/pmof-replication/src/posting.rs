@@ -1,4 +1,4 @@
-//! How a write is posted to the members of an open pool, what it means for those that catch up, when a persist is acknowledged, and when it is forgotten which pages were
+//! How a write is posted to the members of an open pool, what it means for members that catch up, when a persist is acknowledged, and when it is forgotten which pages were
 //! written.
 //!
 //! Writes and flushes are a program's fast path: what is done for each is generic over the driver, reads what the driver has, and takes no lock.
@@ -121,7 +121,7 @@ pub trait Persist {
     type Flushing;
     /// The members that have flushed, and what they reached.
     type Reached;
-    /// What the program is told.
+    /// The result for the program.
     type Outcome;
 
     /// Waits for the flushes of all members, as long as they are to be waited for.
@@ -166,7 +166,7 @@ pub trait Forgetting {
     /// The pages that were written since pages were set aside last. `None`: the pool keeps no map.
     fn written(&self, open: &Self::Contents) -> Option<Arc<PageMap>>;
 
-    /// Members of the pool that have data, those that are lost too.
+    /// Members of the pool that have data, lost ones included.
     fn member_count(&self, open: &Self::Contents) -> usize;
 
     /// Whether any member catches up.
@@ -219,7 +219,7 @@ async fn set_aside<F: Forgetting>(pool: &F) -> Option<F::Open> {
         let are_all_in_use = in_sync(&*open).count() == pool.member_count(&open) && !pool.is_catching_up(&open);
         pool.written(&open).filter(|written| are_all_in_use && !written.is_empty())?
     };
-    // Whoever has marked its pages has posted its writes when this is held.
+    // A writer that has marked its pages has posted its writes when this is held.
     let held = pool.try_hold().await?;
     // A witness has no pages.
     let members = held.members().iter().enumerate().filter(|(_, member)| held.state(member).has_data());

@@ -53,7 +53,7 @@ pub struct Answering {
 /// What makes a pool of a candidate.
 #[derive(Debug)]
 pub struct Promoting {
-    /// What it is told, one after the other, and what it answers. Until the last part of the roster it is an asynchronous member for an opening, and may be promoted again; the pool is
+    /// The requests to it, one after the other, and its replies. Until the last part of the roster it is an asynchronous member for an opening, and may be promoted again; the pool is
     /// closed in order by the last request.
     pub requests: Vec<(Request, Reply)>,
     /// What former members are to keep then.
@@ -79,7 +79,7 @@ impl Candidate {
         }
     }
 
-    /// The other members, which are asked: those that count, and asynchronous ones, which may have been promoted.
+    /// The other members, which are asked: counted ones, and asynchronous ones, which may have been promoted.
     pub fn others(&self) -> impl Iterator<Item = &RosterMember> {
         self.roster.members.iter().filter(|member| member.role != Role::Spare && member.index != self.member.index)
     }

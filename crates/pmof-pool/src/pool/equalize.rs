@@ -30,7 +30,7 @@ struct Opened<'o> {
     /// The replica that the others must be equal to, by its place in these lists.
     source: usize,
     windows: &'o [Window],
-    /// Those that have yet to be compared.
+    /// The windows that have yet to be compared.
     left: slice::Iter<'o, Window>,
 }
 

@@ -68,7 +68,7 @@ fn each_broken_rule_is_noticed() {
     assert!(unnoticed.is_empty(), "{unnoticed:?}: not noticed within 1,000 seeds");
 }
 
-/// Prints how many of these seeds notice a broken rule, of those that may show it.
+/// Prints how many seeds notice a broken rule, of the seeds that may show it.
 fn count_noticed(control: Control, seeds: Range<u64>) {
     let shown: Vec<_> = seeds.filter(|seed| control.may_show(&Plan::of(*seed))).collect();
     let is_noticed = |seed: &u64| run(*seed, Some(control), None, false).violation.is_some();

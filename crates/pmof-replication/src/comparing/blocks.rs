@@ -17,7 +17,7 @@ pub struct Compared<D> {
 pub enum Verdict {
     /// The members of `wrong` are to hold what `right` and most others do.
     Repair {
-        /// One of those that hold what most do.
+        /// One of the members that hold what most do.
         right: usize,
         /// All that hold something else.
         wrong: Vec<usize>,

@@ -45,7 +45,7 @@ pub trait Equalizing {
     fn note_equal(&mut self) -> impl Future<Output = Result<(), Self::Failure>>;
 }
 
-/// Compares the members, and copies what most of them hold, or else the source, to those that differ. Makes all of them durable: what is the same on all may be durable
+/// Compares the members, and copies what most of them hold, or else the source, to the members that differ. Makes all of them durable: what is the same on all may be durable
 /// on some, and the program acts on what it reads, from whichever member that comes. Returns the bytes copied.
 ///
 /// # Errors

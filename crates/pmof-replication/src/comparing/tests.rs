@@ -40,7 +40,7 @@ fn behind_a_death_all_become_what_most_hold_or_else_the_source() {
     let most = |held: &[u8], source| compared(held).most_hold(source, 0);
     assert_eq!(most(&[9, 1, 1], 0), 1, "the source has rotted");
     assert_eq!(most(&[1, 9, 1], 0), 0);
-    assert_eq!(most(&[1, 9], 1), 1, "of two nobody knows");
+    assert_eq!(most(&[1, 9], 1), 1, "of two neither is right");
     assert_eq!(most(&[7, 8, 9], 2), 2);
 }
 

@@ -55,7 +55,7 @@ pub trait Replica {
     /// The memory failed.
     fn add_all(&self, set: &mut Self::ChangeSet, entries: &[Entry]) -> Result<bool, Self::Failure>;
 
-    /// Has the data and the staging area both know the pool's mark, which only grows: of what is done from now on an older copy of either is told.
+    /// Has the data and the staging area both know the pool's mark, which only grows: an older copy of either, from before what is done from now on, is recognized by it.
     ///
     /// # Errors
     /// The memory failed.

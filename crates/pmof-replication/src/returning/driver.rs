@@ -125,7 +125,7 @@ pub enum Progress {
     },
     /// A member that has caught up by the map holds what the others do.
     Verified {
-        /// Bytes that were compared; those that are zeros on both were not.
+        /// Bytes that were compared, without zeros that both have.
         compared_bytes: u64,
         /// Since the comparison began.
         took: Duration,

@@ -13,13 +13,13 @@ use crate::{
     epochs,
 };
 
-/// Bytes that are compared at once: those who write wait so long behind it.
+/// Bytes that are compared at once: writers wait so long behind it.
 const STEP_BYTES: u64 = 1 << 20;
 
 /// Pause before a comparison that was interrupted begins again.
 const AGAIN_AFTER: Duration = Duration::from_secs(1);
 
-/// Looks at what differed, which may have been on its way to one of both, before those who write are held for one more.
+/// Looks at what differed, which may have been on its way to one of both, before writers are held for one more.
 const LOOKS: usize = 3;
 
 /// Compares a member that has caught up with one that was in sync. True: it differs, and is left behind; it is compared as a whole when it returns.
@@ -67,7 +67,7 @@ async fn find_difference<D: Returns>(driver: &D, member: &D::Member) -> Halted<D
             return Ok(Difference::In(range));
         }
         compared_bytes += step.end - step.start;
-        // No more than half of the time, so that those who write have theirs.
+        // No more than half of the time, so that writers have theirs.
         if !driver.pause(driver.now().saturating_sub(began)).await {
             return Err(Halt::Ended);
         }

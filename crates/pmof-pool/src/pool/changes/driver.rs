@@ -117,15 +117,22 @@ impl<'p> Changes for Changer<'p> {
     /// One that is too slow is not waited for.
     async fn check_members(&self) -> Result<(), ChangeError> {
         let open = self.shared.hold()?;
-        for member in open.places().filter(|member| member.state().is_prompt()) {
-            let asked = member.control().map(|control| control.ask(&Request::Roster { offset: 0 }));
-            if let Some(Err(why)) = asked {
-                if matches!(*why, ReplicaError::Refused { .. }) {
-                    return Err(ChangeError::TooOld { replica: Arc::clone(&member.standing().place) });
-                }
-            }
-        }
-        Ok(())
+        let prompt = open.places().filter(|member| member.state().is_prompt());
+        // All at once: those that are silent are waited for together.
+        let asked: Vec<_> = prompt
+            .filter_map(|member| {
+                let control = member.control()?;
+                Some((member, control, control.start_asking(&Request::Roster { offset: 0 })))
+            })
+            .collect();
+        let answers = asked.into_iter().map(|(member, control, asking)| (member, control.answer(asking)));
+        let is_too_old = |answer: &Result<Reply, Arc<ReplicaError>>| {
+            answer.as_ref().is_err_and(|why| matches!(**why, ReplicaError::Refused { .. }))
+        };
+        // Each answer is taken: one that is left would be owed to the next question.
+        let answers: Vec<_> = answers.collect();
+        let too_old = answers.iter().find(|(_, answer)| is_too_old(answer));
+        too_old.map_or(Ok(()), |(member, _)| Err(ChangeError::TooOld { replica: Arc::clone(&member.standing().place) }))
     }
 
     fn check_promise(&self, roster: &Roster, index: u16, position: Option<usize>) -> Result<(), ChangeError> {
@@ -241,7 +248,7 @@ impl<'p> Changes for Changer<'p> {
     }
 
     fn gives_way(&self, learning: &Learning<'p>) -> bool {
-        // Or whoever had the pool open has let go of it.
+        // Or the program has let go of the pool.
         learning.has_to_give_way() || Arc::strong_count(&self.pool.0) == 1
     }
 
