@@ -90,19 +90,6 @@ void check_copies(void) {
     tell("a drain with nothing to do:");
     WORKS(CALL(rpmem_drain)(pool, 0, 0));
 
-    double start = now_ms();
-    for (unsigned index = 0; index < 200; index++)
-        if (CALL(rpmem_persist)(pool, 4096, 64, 0, 0) != 0)
-            bail_out("rpmem_persist: %s", rpmem_errormsg());
-    double persists = now_ms() - start;
-    start = now_ms();
-    for (unsigned index = 0; index < 200; index++)
-        if (CALL(rpmem_flush)(pool, 4096 + index * 64, 64, 0, 0) != 0)
-            bail_out("rpmem_flush: %s", rpmem_errormsg());
-    WORKS(CALL(rpmem_drain)(pool, 0, 0));
-    double flushes = now_ms() - start;
-    check(flushes < persists, "200 flushes and a drain (%.1f ms) take less time than 200 persists (%.1f ms)", flushes, persists);
-
     unsigned char back[5000];
     memset(back, 0xaa, sizeof back);
     WORKS(CALL(rpmem_persist)(pool, 4096, 8192, 1, 0));

@@ -400,7 +400,7 @@ mod tests {
         let suites = [&[suite("a", None)], &rows[..], &[suite("e", None)]].concat();
         // Whoever of the two was by itself would wait for ever.
         let barrier = std::sync::Barrier::new(2);
-        let under_way = parking_lot::Mutex::new(0);
+        let under_way = pmof_locks::Mutex::new(0);
         let outcomes = run_in_order(&suites, |suite| {
             *under_way.lock() += 1;
             if ["b", "d"].contains(&suite.name) {

@@ -12,11 +12,11 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use pmof_access::{
     AcceptOptions, CompletionQueue, ConnectOptions, Connection, ConnectionRequest, Location, Progress, QueueOptions,
     RegionSlice, Settings, SharedReceives, Transport, limits,
 };
+use pmof_locks::Mutex;
 
 use crate::{
     argument::{Object, Out, Slot, Text},

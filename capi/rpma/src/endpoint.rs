@@ -13,8 +13,8 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
 use pmof_access::{ConnectionRequest, ListenOptions, Listener, SetupError, Transport};
+use pmof_locks::{Mutex, MutexGuard};
 use pmof_mem::causes;
 use rustix::{
     event::{EventfdFlags, eventfd},

@@ -5,7 +5,7 @@ use std::{
     os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, IntoRawFd as _, OwnedFd, RawFd},
 };
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use pmof_mem::forks::file_of_number;
 
 use crate::{

@@ -10,11 +10,11 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use pmof_access::{
     Completion, CompletionQueue, Connection, ConnectionError, ConnectionId, OperationError, OperationKind, Outcome,
     Refusal,
 };
+use pmof_locks::Mutex;
 use pmof_verbs::WorkCompletion;
 use pmof_verbs_sys as sys;
 

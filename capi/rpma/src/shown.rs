@@ -7,8 +7,8 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use parking_lot::Mutex;
 use pmof_access::ReadyFlag;
+use pmof_locks::Mutex;
 use pmof_mem::forks::Kept;
 use rustix::event::{EventfdFlags, eventfd};
 

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use pmof_rpma::{Handle, MrLocal};
 use support::functions::{rpma_cq_get_wc, rpma_mr_dereg, rpma_mr_reg, rpma_mr_remote_delete, rpma_read, rpma_write};
 use support::{ALWAYS, End, NO_COMPLETION, Node, USAGE, ok, remote_of, scale};

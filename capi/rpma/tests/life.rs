@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use pmof_locks::{Mutex, MutexGuard};
 use support::functions::{
     rpma_conn_delete, rpma_conn_disconnect, rpma_conn_get_qp_num, rpma_conn_next_event, rpma_cq_get_wc, rpma_cq_wait,
     rpma_mr_remote_delete, rpma_mr_remote_from_descriptor, rpma_write,

@@ -8,8 +8,8 @@ use std::{
 };
 
 use libc::c_char;
-use parking_lot::Mutex;
 use pmof_control::{OpenFor, SetName};
+use pmof_locks::Mutex;
 use pmof_mem::{Lent, Memory, causes, forks::Process};
 use pmof_pool::{Atomicity, Lane, Receipt, RemoteSetOptions, TargetUrl};
 use pmof_pool_set::{ATTRIBUTES_LEN_BYTES, Attributes};

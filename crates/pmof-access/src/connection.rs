@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::MutexGuard;
+use pmof_locks::MutexGuard;
 use pmof_mem::{Durability, Promise};
 use pmof_proto::{Access, ConnectionError, DescriptorError, Event, PostError, Refusal, Signal, Ticket};
 

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use pmof_proto::{Completion as ProtoCompletion, Ticket};
 
 use crate::{

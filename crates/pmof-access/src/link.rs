@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use pmof_locks::{Mutex, MutexGuard};
 use pmof_mem::{
     Durability, MemError, Promise, causes,
     forks::{Own, PerProcess},
@@ -62,9 +62,6 @@ const OFFER_MAX_BYTES: u64 = 256 << 10;
 /// Payloads from this size up are sent from the caller's memory instead of being copied first.
 const BORROW_MIN_BYTES: usize = 16 << 10;
 
-/// How often whoever waits for an answer looks whether it is done.
-const ANSWER_LOOK: Duration = Duration::from_millis(1);
-
 /// Where the outcomes of a connection go.
 pub(crate) trait Collector: fmt::Debug + Send + Sync {
     /// `is_from_elsewhere`: those who wait there did not take it in themselves.
@@ -92,6 +89,8 @@ pub(crate) struct Link {
     forked: PerProcess<Mutex<LinkCore>>,
     /// The lock is held to answer a flush.
     is_answering: AtomicBool,
+    /// Locked meanwhile, for threads that wait for the answer's end.
+    answering: Mutex<()>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -162,6 +161,7 @@ impl Link {
             core: Own::new(Mutex::new(core)),
             forked: PerProcess::new(),
             is_answering: AtomicBool::new(false),
+            answering: Mutex::default(),
         })
     }
 
@@ -196,8 +196,9 @@ impl Link {
     /// The core, for a thread that answers a flush and waits for nothing meanwhile.
     pub(crate) fn lock_to_answer(&self) -> Answering<'_> {
         let core = self.lock();
+        let answer = self.answering.lock();
         self.is_answering.store(true, Ordering::Release);
-        Answering { link: self, core }
+        Answering { link: self, core, _answer: answer }
     }
 
     /// Whether the lock is held to answer a flush.
@@ -209,8 +210,8 @@ impl Link {
     /// Returns when no flush is being answered.
     pub(crate) fn wait_for_answer(&self) {
         while self.is_answering() {
-            // Behind the answer others may take the lock, for as long as they post.
-            drop(self.mutex().try_lock_for(ANSWER_LOOK));
+            // Not for the core: behind the answer others may take it, for as long as they post.
+            drop(self.answering.lock());
         }
     }
 }
@@ -219,6 +220,8 @@ impl Link {
 pub(crate) struct Answering<'l> {
     link: &'l Link,
     core: MutexGuard<'l, LinkCore>,
+    /// Released last.
+    _answer: MutexGuard<'l, ()>,
 }
 
 impl Answering<'_> {

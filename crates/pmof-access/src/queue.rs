@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use pmof_mem::forks::Own;
 use pmof_proto::Ticket;
 

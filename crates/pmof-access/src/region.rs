@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use pmof_mem::{Durability, Evidence, Medium, MediumKind, Promise, check_bounds, forks::Own};
 use pmof_proto::{
     Access, DESCRIPTOR_BYTES, Descriptor, DescriptorError, DirectAccess, LocalSlice, PostError, RegionKey, RegionTable,

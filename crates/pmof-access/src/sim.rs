@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use pmof_locks::{Mutex, MutexGuard};
 use pmof_proto::{InputPlace, OutputView};
 
 use crate::{

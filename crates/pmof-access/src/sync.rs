@@ -2,4 +2,4 @@
 
 pub(crate) use std::{sync::atomic, thread};
 
-pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
+pub(crate) use pmof_locks::{Condvar, Mutex, MutexGuard};

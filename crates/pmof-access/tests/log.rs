@@ -7,11 +7,11 @@ use std::{
 };
 
 use log::{Level, LevelFilter, Log, Metadata, Record};
-use parking_lot::Mutex;
 use pmof_access::{
     AcceptOptions, Access, ConnectError, ConnectOptions, Durability, ListenOptions, MediumKind, Peer, Progress,
     QueueOptions, Transport,
 };
+use pmof_locks::Mutex;
 use pmof_mem::{
     ShadowMedium,
     faults::{FailNth, FaultPoint},

@@ -18,13 +18,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
 use pmof_access::{
     AcceptOptions, Access, Address, Batch, CompletionQueue, ConnectError, ConnectOptions, Connection, ConnectionError,
     ConnectionEvent, Declaration, Durability, Evidence, ListenOptions, Mechanism, Medium as _, MediumKind, Memory,
     Method, OperationError, Outcome, Peer, PostError, Progress, Promise, QueueOptions, Refusal, Region, RemoteRegion,
     SetupError, Ticket, Transport,
 };
+use pmof_locks::Mutex;
 use pmof_mem::causes;
 use pmof_proto::Descriptor;
 use rustix::net::{

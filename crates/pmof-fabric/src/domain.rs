@@ -9,9 +9,9 @@ use std::{
 };
 
 use bitflags::bitflags;
-use parking_lot::Mutex;
 use pmof_fabric_sys as sys;
 use pmof_fabric_sys::Fabric;
+use pmof_locks::Mutex;
 use pmof_mem::{HeldAddresses, Medium, Memory};
 
 use crate::{FabricError, Info, MrMode, RegisterError, error::Failure};

@@ -5,7 +5,7 @@
 //! that reads the page meanwhile could tear aligned 8 bytes. A write-back begins only under the page's lock, which pwrite(2) holds while it
 //! copies, and only of a dirty page. So nothing is torn if the page is clean, and stays clean until the copy.
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 
 /// Pages are counted in units of this size: no block of a file system is longer, and the device reads whole blocks.
 const UNIT_BYTES: u64 = 64 << 10;

@@ -11,7 +11,7 @@ use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use pmof_locks::{Condvar, Mutex, MutexGuard};
 
 use crate::{Medium, MemError, medium::forward_medium};
 

@@ -10,7 +10,7 @@ use std::{
     },
 };
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use rustix::io::Errno;
 
 use crate::{

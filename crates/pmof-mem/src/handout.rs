@@ -9,7 +9,7 @@ use std::{
     os::fd::{AsRawFd as _, BorrowedFd, OwnedFd},
 };
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use rustix::fs::{FlockOperation, Mode, OFlags, flock};
 
 /// The byte whose lock says that the file is mapped. No file is that long.

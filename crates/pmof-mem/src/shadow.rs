@@ -20,7 +20,7 @@ mod replay;
 
 use std::{io, os::fd::BorrowedFd, path::PathBuf};
 
-use parking_lot::{Mutex, MutexGuard};
+use pmof_locks::{Mutex, MutexGuard};
 
 pub use images::{CrashImages, Exhaustive};
 pub use replay::{Coverage, CrashPoint, for_each_crash_point};

@@ -12,7 +12,7 @@ use std::{
     path::Path,
 };
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use rustix::{
     fs::FallocateFlags,
     io::pwrite,

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use pmof_locks::{Mutex, MutexGuard};
 use pmof_mem::{Declaration, Medium, MediumKind, Memory, NewFile, System};
 
 use crate::{

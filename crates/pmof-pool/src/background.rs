@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Condvar, Mutex};
+use pmof_locks::{Condvar, Mutex};
 use pmof_mem::forks::{PerProcess, Process};
 
 #[cfg(test)]

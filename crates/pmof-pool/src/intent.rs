@@ -9,8 +9,8 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
 use pmof_control::{INTENT_MESSAGE_WORDS_MAX, IntentLayout, WORD_EXTENTS};
+use pmof_locks::{Mutex, MutexGuard};
 
 /// From one sweep to the next: an extent is cleared two to three sweeps after the last write to it.
 pub(crate) const SWEEP_INTERVAL: Duration = Duration::from_secs(4);

@@ -2,8 +2,8 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use parking_lot::Mutex;
 use pmof_access::{Address, CompletionQueue, ConnectError, Peer, QueueOptions};
+use pmof_locks::Mutex;
 
 use crate::ReplicaError;
 

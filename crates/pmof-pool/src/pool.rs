@@ -10,9 +10,9 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
 use pmof_access::{Durability, Medium, Traffic};
 use pmof_control::{ConsistencyPoint, OpenFor, USER_FLAGS_BYTES};
+use pmof_locks::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
 use pmof_mem::forks::Process;
 use pmof_pool_set::{Attributes, LocalSet};
 use pmof_replication::posting::{self, Persist};

@@ -1,3 +1,3 @@
 //! The locks of the modules whose interleavings `tests/shuttle` explores, which puts shuttle's in their place.
 
-pub(crate) use parking_lot::{Condvar, Mutex};
+pub(crate) use pmof_locks::{Condvar, Mutex};

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::{Mutex, MutexGuard};
+use pmof_locks::{Mutex, MutexGuard};
 
 /// Bytes of answers that every connection may hold, whatever the others hold: one of the longest that is copied, with all
 /// that belongs to it. They are part of the reserve of its account.

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use parking_lot::RwLock;
+use pmof_locks::RwLock;
 use pmof_mem::{Durability, Evidence, Mechanism, Medium, MediumKind, Promise, check_bounds};
 use zerocopy::{
     FromBytes, Immutable, IntoBytes, KnownLayout,

@@ -10,7 +10,7 @@ use std::{
     thread,
 };
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use pmof_mem::{Medium, forks::Uninherited};
 
 use crate::{

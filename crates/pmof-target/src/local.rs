@@ -2,8 +2,8 @@
 
 use std::{ops::Range, path::Path, sync::Arc};
 
-use parking_lot::Mutex;
 use pmof_control::{OpenFor, PoolName, Reply, Request, ServiceCode};
+use pmof_locks::Mutex;
 use pmof_mem::Memory;
 use pmof_pool_set::boot_of_this_machine;
 

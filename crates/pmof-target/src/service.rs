@@ -15,13 +15,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Mutex, MutexGuard};
 use pmof_access::{
     Address, BackgroundFlushes, BackgroundThreads, CompletionQueue, ConnectionId, ConnectionRequest, DeviceChoice,
     Listener, LocalEnd, Location, MemoryBudget, MemoryUse, OperationCounters, Peer, Place, QueueOptions, Refusal,
     SetupError, Transport, VerbsOptions, local_user,
 };
 use pmof_control::{PoolFormat, SpokenVersions, TargetStatus};
+use pmof_locks::{Mutex, MutexGuard};
 use pmof_mem::{causes, forks::Process};
 use pmof_pool_set::boot_of_this_machine;
 use rustix::process::geteuid;

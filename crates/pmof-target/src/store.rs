@@ -12,11 +12,11 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use parking_lot::{Mutex, MutexGuard};
 use pmof_control::{
     HEADER_BYTES, Header, HeaderError, MAX_SIZE_BYTES, MeantReplica, NewPool, OpenFor, PoolInfo, PoolName, PoolState,
     REPLICAS_MAX, Roster, file_len_bytes,
 };
+use pmof_locks::{Mutex, MutexGuard};
 use pmof_mem::{Durability, HandOut, Medium, MemError, Memory};
 use uuid::Uuid;
 

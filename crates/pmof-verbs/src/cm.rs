@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use pmof_locks::{Mutex, MutexGuard};
 use pmof_verbs_sys as sys;
 use pmof_verbs_sys::Verbs;
 

@@ -18,7 +18,7 @@ use std::{
 };
 
 use cache_model::{Address, CutAfter, Effect, Inbound, Locked, Memory, Model, Options, decode};
-use parking_lot::{Mutex, MutexGuard};
+use pmof_locks::{Mutex, MutexGuard};
 use qemu_plugin::{Block, Counter, INSTRUCTION_BYTES, Instruction, Plugin, Store};
 
 use crate::{

@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, ensure};
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use rustix::fs::OFlags;
 
 /// Where the ledger is, and whether somebody looks at what each line left.

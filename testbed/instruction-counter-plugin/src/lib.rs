@@ -5,7 +5,7 @@
 use std::{ffi::c_uint, fs::File, io::Write, sync::OnceLock};
 
 use instruction_counter::{Mark, mark_id};
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use qemu_plugin::{Block, Counter, INSTRUCTION_BYTES, Plugin};
 
 struct State {

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use pmof_locks::{Condvar, Mutex, MutexGuard};
 
 use crate::{
     disk::{Choice, Cut, CutBefore, Disk},

@@ -1,4 +1,4 @@
-//! The `Mutex` and `Condvar` of `parking_lot` over [shuttle](https://docs.rs/shuttle), which runs a test under many schedules of its threads.
+//! The `Mutex` and `Condvar` of `pmof-locks` over [shuttle](https://docs.rs/shuttle), which runs a test under many schedules of its threads.
 //!
 //! A test takes a source file into its own crate by `#[path]` and puts these in the place of the real ones:
 //!
@@ -14,7 +14,7 @@
 use std::{
     fmt,
     ops::{Deref, DerefMut},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 pub use shuttle::{check_pct, check_random, sync::atomic, thread};
@@ -25,17 +25,13 @@ pub struct Mutex<T>(shuttle::sync::Mutex<T>);
 
 impl<T> Mutex<T> {
     /// One that nobody has locked.
-    pub fn new(value: T) -> Self {
+    pub const fn new(value: T) -> Self {
         Self(shuttle::sync::Mutex::new(value))
     }
 
     /// Waits until it is free.
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        MutexGuard { mutex: self, guard: Some(self.relock()) }
-    }
-
-    fn relock(&self) -> shuttle::sync::MutexGuard<'_, T> {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        MutexGuard { guard: Some(self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)) }
     }
 }
 
@@ -48,19 +44,8 @@ impl<T> fmt::Debug for Mutex<T> {
 /// A locked mutex.
 #[derive(Debug)]
 pub struct MutexGuard<'m, T> {
-    mutex: &'m Mutex<T>,
-    /// `None` only while a method below has given the lock up.
+    /// `None` only while a condition variable has it.
     guard: Option<shuttle::sync::MutexGuard<'m, T>>,
-}
-
-impl<T> MutexGuard<'_, T> {
-    /// Gives the lock up for as long as `act` takes.
-    pub fn unlocked<R>(guard: &mut Self, act: impl FnOnce() -> R) -> R {
-        guard.guard = None;
-        let result = act();
-        guard.guard = Some(guard.mutex.relock());
-        result
-    }
 }
 
 impl<T> Deref for MutexGuard<'_, T> {
@@ -94,8 +79,8 @@ impl WaitTimeoutResult {
 
 impl Condvar {
     /// One that nobody waits for.
-    pub fn new() -> Self {
-        Self::default()
+    pub const fn new() -> Self {
+        Self(shuttle::sync::Condvar::new())
     }
 
     /// Waits for a notification.
@@ -106,6 +91,12 @@ impl Condvar {
 
     /// The same: time does not pass.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, _timeout: Duration) -> WaitTimeoutResult {
+        self.wait(guard);
+        WaitTimeoutResult(())
+    }
+
+    /// The same: time does not pass.
+    pub fn wait_until<T>(&self, guard: &mut MutexGuard<'_, T>, _deadline: Instant) -> WaitTimeoutResult {
         self.wait(guard);
         WaitTimeoutResult(())
     }

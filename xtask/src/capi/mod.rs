@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail, ensure};
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 
 use crate::release;
 

@@ -12,7 +12,7 @@ use std::{
 };
 
 use anyhow::{Context as _, Result, bail};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use pmof_locks::{Condvar, Mutex, MutexGuard};
 
 use super::{
     arguments::{self, SERIAL_LOG},

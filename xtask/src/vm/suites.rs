@@ -3,7 +3,7 @@
 use std::{panic::resume_unwind, process::ExitCode, thread, time::Instant};
 
 use anyhow::{Result, ensure};
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 
 use super::{
     devices, guest_suite, librpma_suite, media, pools, power_cuts, referees, report::Report, ring_cuts,

@@ -2,7 +2,7 @@
 
 use std::{ffi::c_int, net::SocketAddr, sync::Arc};
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use pmof_verbs::{CmEventKind, CmId, EventChannel};
 
 use super::{Blocking, ConnReq, LOOK_MS, Peer, Waited, request::Wants};

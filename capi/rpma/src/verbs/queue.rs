@@ -2,7 +2,7 @@
 
 use std::{ffi::c_int, os::fd::AsFd as _, sync::Arc};
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use pmof_verbs::{CompletionChannel, CompletionQueue, WorkCompletion};
 
 use super::{Blocking, LOOK_MS, Peer, Waited};

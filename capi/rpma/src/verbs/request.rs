@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use pmof_verbs::{
     CmEventKind, CmId, ConnectParameters, EventChannel, QueuePair, QueuePairOptions, RETRY_COUNT_MAX, Receive,
     SharedReceiveQueue,

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 
 use crate::{
     link::Link,

@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use pmof_mem::order;
 
 use crate::link::Link;

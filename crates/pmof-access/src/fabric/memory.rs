@@ -2,8 +2,8 @@
 
 use std::{any::Any, fmt, io, sync::Arc};
 
-use parking_lot::Mutex;
 use pmof_fabric::{MemoryRegion, MrAccess, RegisterError as Refusal};
+use pmof_locks::Mutex;
 use pmof_mem::Medium;
 use pmof_proto::{Access, DirectAccess, RdmaFeatures, Scope};
 

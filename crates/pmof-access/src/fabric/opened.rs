@@ -6,10 +6,10 @@ use std::{
     sync::{Arc, Weak},
 };
 
-use parking_lot::Mutex;
 use pmof_fabric::{
     ConnectionRequest, Domain, Endpoint, EndpointKind, EndpointOptions, FabricError, Info, PassiveEndpoint, Query, list,
 };
+use pmof_locks::Mutex;
 use pmof_proto::Scope;
 
 use crate::{FabricProvider, SetupError};

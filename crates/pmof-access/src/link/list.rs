@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 
 use super::Link;
 use crate::region::RegionUsers;

@@ -5,7 +5,7 @@ use std::{
     thread::JoinHandle,
 };
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use pmof_mem::order;
 
 use super::{

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use rustix::io::Errno;
 
 use super::{Callers, Calls, Interest, Poller, Waiting};

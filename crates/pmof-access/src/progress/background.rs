@@ -168,7 +168,9 @@ impl Shared {
         loop {
             if let Some((share, job)) = state.ready.pop_front() {
                 // The thread goes on with other work after a panic, which was reported when it happened.
-                let _ = MutexGuard::unlocked(&mut state, || catch_unwind(AssertUnwindSafe(job)));
+                drop(state);
+                let _ = catch_unwind(AssertUnwindSafe(job));
+                state = self.state.lock();
                 state.done(share);
                 if state.shares.is_empty() {
                     self.done.notify_all();

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
 
 use super::poller::{Interest, timespec};

@@ -3,7 +3,7 @@
 
 use std::{collections::VecDeque, fmt, io, sync::Arc};
 
-use parking_lot::{Mutex, MutexGuard};
+use pmof_locks::{Mutex, MutexGuard};
 use pmof_mem::{Medium, MemError};
 use pmof_proto::DESCRIPTOR_BYTES;
 

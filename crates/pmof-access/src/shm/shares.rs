@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, os::fd::OwnedFd, sync::Arc};
 
-use parking_lot::{Mutex, MutexGuard};
+use pmof_locks::{Mutex, MutexGuard};
 use pmof_mem::{Declaration, Medium, MemError, Memory, open_again};
 use pmof_proto::{Access, RegionKey, RegisteredRegion};
 

@@ -9,7 +9,7 @@ use std::{
     },
 };
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use pmof_mem::{Durability, Mechanism, Medium, causes};
 use pmof_proto::{Access, DirectAccess, LocalSlice};
 use pmof_verbs::{MemoryRegion, MrAccess, ProtectionDomain, Sge, Transport};

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use pmof_mem::{Evidence, Medium, Memory, causes};
 use pmof_proto::RdmaFeatures;
 use pmof_verbs::{Device, MemoryRegion, MrAccess, ProtectionDomain, RemoteAddress, VerbsError};

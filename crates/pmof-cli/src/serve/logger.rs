@@ -10,7 +10,7 @@ use std::{
 
 use anyhow::Context;
 use log::{LevelFilter, Log, Metadata, Record};
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use pmof_mem::open_to_append;
 
 use self::{line::Line, system::SystemLog};

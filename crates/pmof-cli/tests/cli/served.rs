@@ -9,8 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::RwLock;
 use pmof::{Durability, Pool};
+use pmof_locks::RwLock;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 

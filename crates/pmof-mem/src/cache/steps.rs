@@ -8,7 +8,7 @@ use std::{
     sync::atomic::{AtomicUsize, Ordering},
 };
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 
 /// An instruction that was carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

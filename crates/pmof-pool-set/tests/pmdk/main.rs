@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use pmof_mem::Memory;
 use pmof_pool_set::{
     Comparison, ContentsState, LocalReplica, LocalSet, NewPool, NewSet, NoRemotes, OpenFor, PartSpec, PoolKind,

@@ -2,8 +2,8 @@
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
-use parking_lot::{Mutex, MutexGuard};
 use pmof_control::{DIGESTED_MAX_BYTES, DIGESTS_MAX, PoolRefusal, Reply, Request};
+use pmof_locks::{Mutex, MutexGuard};
 use pmof_pool_set::Digest;
 use uuid::Uuid;
 

@@ -2,11 +2,11 @@
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
 use pmof_access::{
     Connection, Durability, Mechanism, Medium, Method, Outcome, PostError, Region, RemoteRegion, Signal, Traffic,
 };
 use pmof_control::{Reply, Request};
+use pmof_locks::Mutex;
 use pmof_pool_set::{Attributes, Contents, HEADER_LEN_BYTES};
 
 use super::{

@@ -8,9 +8,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
 use pmof_access::Evidence;
 use pmof_control::FailureDomain;
+use pmof_locks::Mutex;
 use pmof_replication::member_state::{Event, Link, MemberCell, MemberState};
 use uuid::Uuid;
 

@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
-use parking_lot::MutexGuard;
 use pmof_control::{Forced, OpenFor, Request, Role, Roster, RosterMember};
+use pmof_locks::MutexGuard;
 use pmof_replication::{changing as engine, opening::Left};
 
 use super::{

@@ -12,8 +12,8 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
 use pmof_control::{OpenFor, Reply, Request, Roster};
+use pmof_locks::{Mutex, MutexGuard};
 use pmof_replication::{
     epochs::{self as engine, Driver, MemberQuorum},
     member_state::MemberState,

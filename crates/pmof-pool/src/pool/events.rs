@@ -8,8 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Condvar, Mutex};
 use pmof_control::{ConsistencyPoint, Forced};
+use pmof_locks::{Condvar, Mutex};
 use pmof_mem::{causes, forks::Process};
 
 use crate::{ChangeError, ReplicaError, ReplicaPlace, ScrubReport};

@@ -12,8 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
 use pmof_control::{OpenFor, PoolName, PoolState, Reply, Request};
+use pmof_locks::Mutex;
 use pmof_replication::asking::limits::{READ_ATTEMPTS, READ_PAUSE};
 use uuid::Uuid;
 

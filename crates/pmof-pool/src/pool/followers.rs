@@ -12,9 +12,9 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use parking_lot::{Condvar, Mutex, RwLock};
 use pmof_access::{Durability, Medium};
 use pmof_control::{ConsistencyPoint, RosterMember};
+use pmof_locks::{Condvar, Mutex, RwLock};
 use pmof_replication::following::{Followed, Known, Lag, LagBound, Outbox, WriteCount, Writing};
 use smallvec::SmallVec;
 

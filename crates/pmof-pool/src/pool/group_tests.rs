@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Condvar, Mutex};
+use pmof_locks::{Condvar, Mutex};
 use pmof_mem::{
     Medium as _, MediumKind, MemError,
     shadow::{CrashPoint, ShadowMedium, for_each_crash_point},

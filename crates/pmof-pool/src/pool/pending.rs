@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 
 use super::{Flushings, Open, Pool, acknowledge::Patience};
 use crate::{PoolError, Receipt};

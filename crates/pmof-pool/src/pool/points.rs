@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
 use pmof_access::Durability;
 use pmof_control::{ConsistencyPoint, KeptPoint, OpenFor, PointIndex};
+use pmof_locks::Mutex;
 use pmof_mem::causes;
 use pmof_replication::following::Replica;
 

@@ -14,8 +14,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Condvar, Mutex, RwLock, RwLockWriteGuard};
 use pmof_access::Durability;
+use pmof_locks::{Condvar, Mutex, RwLock, RwLockWriteGuard};
 use pmof_replication::{
     posting::{Forgetting, LEAST_PATIENCE, forget_written},
     returning::{Backoff, Limits, Pauses, Trust},

@@ -8,8 +8,8 @@ use std::{
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
-use parking_lot::{Mutex, MutexGuard};
 use pmof_control::{MAX_TOLD_EVENTS, MemberProgress, MemberStanding, Reply, Request, ToldEvent, WriterStatus};
+use pmof_locks::{Mutex, MutexGuard};
 
 use super::{AsynchronousState, AsynchronousStatus, Open, ReplicaState, Shared, SpareState, SpareStatus};
 use crate::{

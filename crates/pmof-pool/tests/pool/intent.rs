@@ -9,8 +9,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
 use pmof_control::{DATA_OFFSET, INTENT_OFFSET, IntentLayout, Reply, Request};
+use pmof_locks::Mutex;
 use pmof_pool::{Pool, PoolOptions};
 use pmof_proto::frame::Opcode;
 use pmof_target::ServiceOptions;

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use pmof_pool::{ChangeError, Pool};
 
 use crate::support::*;

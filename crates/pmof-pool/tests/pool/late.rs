@@ -9,9 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Condvar, Mutex};
 use pmof_access::{Durability, RemoteRegion};
 use pmof_control::{DATA_OFFSET, OpenFor, PoolName, PoolRefusal, Reply, Request, SetName};
+use pmof_locks::{Condvar, Mutex};
 use pmof_pool::{Pool, PoolError, PoolOptions, RemoteSetOptions, ReplicaError, TargetUrl};
 use pmof_target::ServiceOptions;
 

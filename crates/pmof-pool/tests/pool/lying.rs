@@ -12,9 +12,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
 use pmof_access::{Access, Durability, Evidence, PostError};
 use pmof_control::{OpenFor, Reply, Request, SetName};
+use pmof_locks::Mutex;
 use pmof_pool::{
     Atomicity, PoolError, RemoteSetOptions, ReplicaError, ReplicaPlace, ReplicaState, TargetOptions, TargetUrl,
 };

@@ -7,8 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
 use pmof_control::Request;
+use pmof_locks::Mutex;
 use pmof_pool::{Pool, PoolOptions};
 use pmof_proto::frame::{Frame, Opcode};
 use pmof_target::ServiceOptions;

@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use pmof_pool::{Pool, PoolError, PoolOptions, ReplicaError};
 
 use crate::support::*;

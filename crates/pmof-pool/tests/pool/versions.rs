@@ -7,11 +7,11 @@ use std::{
     thread,
 };
 
-use parking_lot::Mutex;
 use pmof_access::Address;
 use pmof_control::{
     ControlError, ControlVersion, MAX_MESSAGE_BYTES, MeantReplica, MessageHead, Reply, Request, SpokenVersions,
 };
+use pmof_locks::Mutex;
 use pmof_mem::causes;
 use pmof_pool::{PoolError, ReplicaError};
 use pmof_proto::frame::{Frame, Opcode};

@@ -6,7 +6,7 @@ use std::{
     task::Waker,
 };
 
-use parking_lot::{Mutex, MutexGuard};
+use pmof_locks::{Mutex, MutexGuard};
 
 use super::{
     Ticket,

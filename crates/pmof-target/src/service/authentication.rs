@@ -1,6 +1,6 @@
 //! Who may ask a target for pools, and how a connection shows that it may.
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 
 use pmof_bootstrap::{Nonces, Prover, Secret, random};
 use pmof_control::{NONCE_BYTES, Reply, Request, ServiceCode};

@@ -9,8 +9,8 @@ use std::{
     thread,
 };
 
-use parking_lot::Mutex;
 use pmof_access::BackgroundThreads;
+use pmof_locks::Mutex;
 
 /// The [share](BackgroundThreads::run) of the threads that compute digests of a medium: no device has such a number, which are below 2^63, and requests have the highest.
 fn share_of(medium: u64) -> u64 {
@@ -102,7 +102,7 @@ impl std::fmt::Debug for Digests {
 mod tests {
     use std::sync::mpsc;
 
-    use parking_lot::RwLock;
+    use pmof_locks::RwLock;
 
     use super::*;
 

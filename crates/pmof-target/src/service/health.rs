@@ -5,8 +5,8 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use parking_lot::Mutex;
 use pmof_control::{MemberStanding, PoolName, PoolState, Role, Roster, WriterStatus};
+use pmof_locks::Mutex;
 
 use super::leases::Leases;
 use crate::{PoolStore, StoreError, store::Surveyed};

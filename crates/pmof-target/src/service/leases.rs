@@ -6,9 +6,9 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
 use pmof_access::{Connection, PeerProcess, Region};
 use pmof_control::{OpenFor, PoolName, WriterStatus};
+use pmof_locks::{Mutex, MutexGuard};
 
 use crate::{OpenPool, events::Client};
 

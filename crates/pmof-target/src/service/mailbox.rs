@@ -2,8 +2,8 @@
 
 use std::collections::VecDeque;
 
-use parking_lot::{Mutex, MutexGuard};
 use pmof_access::Completion;
+use pmof_locks::{Mutex, MutexGuard};
 
 use super::session::Session;
 

@@ -6,9 +6,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use parking_lot::Mutex;
 use pmof_access::{DurationCounters, DurationCounts, OperationCounts};
 use pmof_control::{PoolRefusal, TargetStatus};
+use pmof_locks::Mutex;
 
 use super::{
     Observer, Shared,

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Condvar, Mutex};
+use pmof_locks::{Condvar, Mutex};
 use pmof_mem::causes;
 
 use crate::{PoolStore, events};

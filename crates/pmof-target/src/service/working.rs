@@ -5,8 +5,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Condvar, Mutex};
 use pmof_control::Request;
+use pmof_locks::{Condvar, Mutex};
 
 /// Between two messages: a part of what any initiator waits for an answer.
 pub(super) const INTERVAL: Duration = Duration::from_millis(250);

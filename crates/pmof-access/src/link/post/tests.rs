@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, io, mem, os::fd::BorrowedFd, sync::Arc, time::Duration};
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 use pmof_mem::{Evidence, Mechanism, Medium as _, MediumKind, Promise, ShadowMedium, shadow::Event};
 use pmof_proto::{
     Access, Descriptor, InputPlace, OutputView, RdmaFeatures, RegionKey, RegionTable, RegisteredRegion, Settings,

@@ -8,9 +8,9 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::Mutex;
 use pmof_access::Durability;
 use pmof_control::{MAX_NAME_BYTES, PoolInfo, PoolName, PoolRefusal, Reply, Request};
+use pmof_locks::Mutex;
 use uuid::Uuid;
 
 use crate::{

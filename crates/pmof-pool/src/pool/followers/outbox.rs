@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::{Condvar, Mutex};
+use pmof_locks::{Condvar, Mutex};
 use pmof_replication::following::{Due, HasRoom, LagBound, Outbox};
 
 use crate::member::Atomicity;

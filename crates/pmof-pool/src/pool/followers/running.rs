@@ -10,8 +10,8 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Mutex, MutexGuard};
 use pmof_control::{ConsistencyPoint, Role, RosterMember};
+use pmof_locks::{Mutex, MutexGuard};
 use pmof_replication::following::{self as engine, Outbox, Points, ShippedRules};
 
 use super::{AsynchronousState, Followers, Following, Rooms, SharedOutbox, Told, driver::One};

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::Mutex;
+use pmof_locks::Mutex;
 
 use crate::ChangeError;
 

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use parking_lot::{Condvar, Mutex};
+use pmof_locks::{Condvar, Mutex};
 
 /// Told of losses.
 #[derive(Debug, Default)]

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use parking_lot::MutexGuard;
+use pmof_locks::MutexGuard;
 use pmof_mem::causes;
 
 use super::{Returns, Shared, hold, lost::Candidate, spawn};

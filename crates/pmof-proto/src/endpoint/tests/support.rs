@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, io, os::fd::BorrowedFd, sync::Arc, time::Duration};
 
-use parking_lot::{Mutex, MutexGuard};
+use pmof_locks::{Mutex, MutexGuard};
 use pmof_mem::{Durability, Evidence, Mechanism, Medium, MediumKind, MemError, Promise, check_bounds};
 
 use crate::{

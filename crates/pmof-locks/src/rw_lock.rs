@@ -1,0 +1,81 @@
+use std::time::{Duration, Instant};
+
+use crate::raw_rw_lock;
+
+/// A lock that has many readers, or one writer. A writer that waits comes before readers that come later: a thread that reads must not lock
+/// it once more.
+pub type RwLock<T> = lock_api::RwLock<RawRwLock, T>;
+
+/// A lock that is locked for reading, until this is dropped.
+pub type RwLockReadGuard<'l, T> = lock_api::RwLockReadGuard<'l, RawRwLock, T>;
+
+/// The same, of a part of the value.
+pub type MappedRwLockReadGuard<'l, T> = lock_api::MappedRwLockReadGuard<'l, RawRwLock, T>;
+
+/// A lock that is locked for writing, until this is dropped.
+pub type RwLockWriteGuard<'l, T> = lock_api::RwLockWriteGuard<'l, RawRwLock, T>;
+
+/// What is locked of a [`RwLock`].
+#[derive(Debug)]
+pub struct RawRwLock(raw_rw_lock::RawRwLock);
+
+// SAFETY: `raw_rw_lock` gives the lock to readers or to one writer.
+unsafe impl lock_api::RawRwLock for RawRwLock {
+    const INIT: Self = Self(raw_rw_lock::RawRwLock::new());
+
+    type GuardMarker = lock_api::GuardNoSend;
+
+    #[inline]
+    fn lock_shared(&self) {
+        self.0.read();
+    }
+
+    #[inline]
+    fn try_lock_shared(&self) -> bool {
+        self.0.try_read()
+    }
+
+    #[inline]
+    unsafe fn unlock_shared(&self) {
+        self.0.end_read();
+    }
+
+    fn lock_exclusive(&self) {
+        self.0.write(None);
+    }
+
+    fn try_lock_exclusive(&self) -> bool {
+        self.0.try_write()
+    }
+
+    unsafe fn unlock_exclusive(&self) {
+        self.0.end_write();
+    }
+}
+
+// SAFETY: as above.
+unsafe impl lock_api::RawRwLockTimed for RawRwLock {
+    type Duration = Duration;
+    type Instant = Instant;
+
+    fn try_lock_shared_for(&self, timeout: Duration) -> bool {
+        self.0.read_until(deadline(timeout))
+    }
+
+    fn try_lock_shared_until(&self, timeout: Instant) -> bool {
+        self.0.read_until(Some(timeout))
+    }
+
+    fn try_lock_exclusive_for(&self, timeout: Duration) -> bool {
+        self.0.write(deadline(timeout))
+    }
+
+    fn try_lock_exclusive_until(&self, timeout: Instant) -> bool {
+        self.0.write(Some(timeout))
+    }
+}
+
+/// `None`: further away than the clock goes.
+fn deadline(timeout: Duration) -> Option<Instant> {
+    Instant::now().checked_add(timeout)
+}
