@@ -1,28 +1,27 @@
-//! Locks and condition variables of the standard library, without poisoning, and with condition variables that wait on a borrowed guard.
+//! Locks and condition variables with the interface of [`lock_api`], for all threads of pmof.
 //!
-//! **Over `fork()`**: all that the standard library knows of a lock on Linux is the lock's own word, so that a child can make locks and use them,
-//! whatever threads of its parent were waiting for at that moment. Locks that keep those who wait in a table of the process (`pmof_locks`'s) leave
-//! entries there that point into stacks of threads that the child does not have. A lock that was locked at the fork stays locked in the
-//! child: a child makes its own.
+//! **Over `fork()`**: a child can make locks and use them, whatever threads of its parent waited for at that moment. All that is known of a lock
+//! is in the lock itself. Locks that keep the threads that wait in a table of the process (`parking_lot`'s) leave entries there that point into stacks of
+//! threads that the child does not have. A lock that was locked at the fork stays locked in the child: a child makes its own.
 //!
 //! **Panics**: a thread that panics leaves the lock, and the next one finds the value as it was left.
 //!
-//! **Notifications without waiting threads** cost one load, not a call of the system.
-
-#![expect(
-    clippy::disallowed_types,
-    reason = "the locks that the rest of the workspace takes from here are made of these"
-)]
+//! **Cost**: an atomic operation to lock and one to unlock where threads do not meet, one load for a notification that no thread waits for.
 
 mod condvar;
 mod mutex;
-mod raw_rw_lock;
+mod raw;
 mod rw_lock;
 mod sync;
 
 pub use condvar::{Condvar, WaitTimeoutResult};
-pub use mutex::{Mutex, MutexGuard};
+pub use mutex::{Mutex, MutexGuard, RawMutex};
 pub use rw_lock::{MappedRwLockReadGuard, RawRwLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// `None`: further away than the clock goes.
+fn deadline_in(limit: std::time::Duration) -> Option<std::time::Instant> {
+    std::time::Instant::now().checked_add(limit)
+}
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 use std::time::{Duration, Instant};
 
-use crate::raw_rw_lock;
+use crate::{deadline_in, raw};
 
 /// A lock that has many readers, or one writer. A writer that waits comes before readers that come later: a thread that reads must not lock
 /// it once more.
@@ -17,11 +17,11 @@ pub type RwLockWriteGuard<'l, T> = lock_api::RwLockWriteGuard<'l, RawRwLock, T>;
 
 /// What is locked of a [`RwLock`].
 #[derive(Debug)]
-pub struct RawRwLock(raw_rw_lock::RawRwLock);
+pub struct RawRwLock(raw::RawRwLock);
 
-// SAFETY: `raw_rw_lock` gives the lock to readers or to one writer.
+// SAFETY: `raw` gives the lock to readers or to one writer.
 unsafe impl lock_api::RawRwLock for RawRwLock {
-    const INIT: Self = Self(raw_rw_lock::RawRwLock::new());
+    const INIT: Self = Self(raw::RawRwLock::new());
 
     type GuardMarker = lock_api::GuardNoSend;
 
@@ -59,7 +59,7 @@ unsafe impl lock_api::RawRwLockTimed for RawRwLock {
     type Instant = Instant;
 
     fn try_lock_shared_for(&self, timeout: Duration) -> bool {
-        self.0.read_until(deadline(timeout))
+        self.0.read_until(deadline_in(timeout))
     }
 
     fn try_lock_shared_until(&self, timeout: Instant) -> bool {
@@ -67,15 +67,10 @@ unsafe impl lock_api::RawRwLockTimed for RawRwLock {
     }
 
     fn try_lock_exclusive_for(&self, timeout: Duration) -> bool {
-        self.0.write(deadline(timeout))
+        self.0.write(deadline_in(timeout))
     }
 
     fn try_lock_exclusive_until(&self, timeout: Instant) -> bool {
         self.0.write(Some(timeout))
     }
-}
-
-/// `None`: further away than the clock goes.
-fn deadline(timeout: Duration) -> Option<Instant> {
-    Instant::now().checked_add(timeout)
 }

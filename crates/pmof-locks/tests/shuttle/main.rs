@@ -1,6 +1,6 @@
-//! The lock for many readers or one writer, in thousands of schedules of its threads.
+//! The words of the locks, in thousands of schedules of the threads that change them.
 //!
-//! The file under test is the library's own, with shuttle's locks and atomics in the place of the real ones.
+//! The files under test are the library's own, with shuttle's locks and atomics in the place of the real ones.
 
 use std::{
     sync::Arc,
@@ -13,86 +13,162 @@ mod sync {
     pub(crate) use shuttle_locks::{Condvar, Mutex, MutexGuard, atomic};
 }
 
-#[path = "../../src/raw_rw_lock.rs"]
-mod raw_rw_lock;
+#[path = "../../src/raw/mod.rs"]
+mod raw;
 
 use atomic::{AtomicUsize, Ordering};
-use raw_rw_lock::RawRwLock;
+use raw::{RawCondvar, RawMutex, RawRwLock};
 
 const SCHEDULES: usize = 2_000;
 const DEPTH: usize = 4;
 
-/// The lock with what is seen of those that have it.
-struct Watched {
-    lock: RawRwLock,
+fn check(run: impl Fn() + Clone + Send + Sync + 'static) {
+    shuttle_locks::check_random(run.clone(), SCHEDULES);
+    shuttle_locks::check_pct(run, SCHEDULES, DEPTH);
+}
+
+/// A wake-up that is missed is a deadlock, which shuttle reports.
+fn run_all(acts: impl IntoIterator<Item = impl FnOnce() + Send + 'static>) {
+    let threads: Vec<_> = acts.into_iter().map(thread::spawn).collect();
+    for thread in threads {
+        thread.join().unwrap();
+    }
+}
+
+fn past() -> Instant {
+    Instant::now().checked_sub(Duration::from_secs(1)).expect("the clock goes back so far")
+}
+
+/// A lock with what is seen of those that have it.
+struct Watched<L> {
+    lock: L,
     readers: AtomicUsize,
     writers: AtomicUsize,
 }
 
-impl Watched {
-    fn read(&self) {
-        self.lock.read();
+impl<L> Watched<L> {
+    fn new(lock: L) -> Arc<Self> {
+        Arc::new(Self { lock, readers: AtomicUsize::new(0), writers: AtomicUsize::new(0) })
+    }
+
+    fn has_reader(&self) {
         self.readers.fetch_add(1, Ordering::SeqCst);
         assert_eq!(self.writers.load(Ordering::SeqCst), 0, "a reader beside a writer");
         self.readers.fetch_sub(1, Ordering::SeqCst);
-        self.lock.end_read();
     }
 
-    fn write(&self, deadline: Option<Instant>) {
-        if !self.lock.write(deadline) {
-            return;
-        }
+    fn has_writer(&self) {
         assert_eq!(self.writers.fetch_add(1, Ordering::SeqCst), 0, "two writers");
         assert_eq!(self.readers.load(Ordering::SeqCst), 0, "a writer beside a reader");
         self.writers.fetch_sub(1, Ordering::SeqCst);
-        self.lock.end_write();
     }
 }
 
-/// Readers and writers that each take the lock twice: a wake-up that is missed is a deadlock, which shuttle reports.
-fn run(readers: usize, writers: usize, deadline: Option<Instant>) {
-    let watched =
-        Arc::new(Watched { lock: RawRwLock::new(), readers: AtomicUsize::new(0), writers: AtomicUsize::new(0) });
-    let threads: Vec<_> = (0..readers + writers)
-        .map(|number| {
-            let watched = Arc::clone(&watched);
-            thread::spawn(move || {
-                for _ in 0..2 {
-                    if number < readers {
-                        watched.read();
-                    } else {
-                        // One that gives up at once leaves the readers and the other writers as they were.
-                        watched.write(deadline.filter(|_| number == readers));
-                    }
+/// Readers and writers that each take the lock twice.
+fn read_and_write(readers: usize, writers: usize, deadline: Option<Instant>) {
+    let watched = Watched::new(RawRwLock::new());
+    let lock = &watched.lock;
+    run_all((0..readers + writers).map(|number| {
+        let watched = Arc::clone(&watched);
+        move || {
+            for _ in 0..2 {
+                if number < readers {
+                    watched.lock.read();
+                    watched.has_reader();
+                    watched.lock.end_read();
+                } else if watched.lock.write(deadline.filter(|_| number == readers)) {
+                    watched.has_writer();
+                    watched.lock.end_write();
                 }
-            })
-        })
-        .collect();
-    for thread in threads {
-        thread.join().unwrap();
-    }
-    assert!(watched.lock.try_write(), "it is free at the end");
-    assert!(!watched.lock.try_read() && !watched.lock.read_until(Some(Instant::now())));
-    watched.lock.end_write();
-    assert!(watched.lock.try_read() && !watched.lock.try_write());
-    watched.lock.end_read();
-}
-
-fn check(readers: usize, writers: usize, deadline: Option<Instant>) {
-    shuttle_locks::check_random(move || run(readers, writers, deadline), SCHEDULES);
-    shuttle_locks::check_pct(move || run(readers, writers, deadline), SCHEDULES, DEPTH);
+            }
+        }
+    }));
+    assert!(lock.try_write(), "it is free at the end");
+    assert!(!lock.try_read() && !lock.read_until(Some(past())));
+    lock.end_write();
+    assert!(lock.try_read() && !lock.try_write() && !lock.write(Some(past())));
+    assert!(lock.try_read(), "the writer that has given up keeps out no reader");
+    lock.end_read();
+    lock.end_read();
 }
 
 #[test]
 fn readers_and_writers_come_to_their_turns() {
-    check(2, 1, None);
-    check(1, 2, None);
-    check(2, 2, None);
+    check(|| read_and_write(2, 1, None));
+    check(|| read_and_write(1, 2, None));
+    check(|| read_and_write(2, 2, None));
 }
 
 #[test]
 fn a_writer_that_gives_up_keeps_out_no_one() {
-    let past = Instant::now().checked_sub(Duration::from_secs(1)).expect("the clock goes back so far");
-    check(2, 1, Some(past));
-    check(2, 2, Some(past));
+    let deadline = Some(past());
+    check(move || read_and_write(2, 1, deadline));
+    check(move || read_and_write(2, 2, deadline));
+}
+
+/// Threads that each take the mutex twice; the first gives up where it is locked.
+fn lock_and_unlock(threads: usize, deadline: Option<Instant>) {
+    let watched = Watched::new(RawMutex::new());
+    run_all((0..threads).map(|number| {
+        let watched = Arc::clone(&watched);
+        move || {
+            for _ in 0..2 {
+                let deadline = deadline.filter(|_| number == 0);
+                if watched.lock.try_lock() || watched.lock.lock_until(deadline) {
+                    watched.has_writer();
+                    watched.lock.unlock();
+                }
+            }
+        }
+    }));
+    assert!(watched.lock.try_lock() && !watched.lock.try_lock(), "it is free at the end");
+}
+
+#[test]
+fn threads_come_to_their_turns() {
+    let deadline = Some(past());
+    check(|| lock_and_unlock(2, None));
+    check(|| lock_and_unlock(3, None));
+    check(move || lock_and_unlock(3, deadline));
+}
+
+/// Threads that take what another one gives, one notification for each.
+fn take_and_give(takers: usize, give_all: bool) {
+    let shared = Arc::new((RawMutex::new(), RawCondvar::new(), AtomicUsize::new(0)));
+    let taker = {
+        let shared = Arc::clone(&shared);
+        move || {
+            let (mutex, condvar, given) = &*shared;
+            mutex.lock();
+            while given.load(Ordering::SeqCst) == 0 {
+                condvar.wait(|| mutex.unlock(), None);
+                mutex.lock();
+            }
+            given.fetch_sub(1, Ordering::SeqCst);
+            mutex.unlock();
+        }
+    };
+    let giver = move || {
+        let (mutex, condvar, given) = &*shared;
+        for _ in 0..if give_all { 1 } else { takers } {
+            mutex.lock();
+            given.fetch_add(if give_all { takers } else { 1 }, Ordering::SeqCst);
+            mutex.unlock();
+            if give_all {
+                condvar.notify_all();
+            } else {
+                condvar.notify_one();
+            }
+        }
+    };
+    let mut acts: Vec<Box<dyn FnOnce() + Send>> = vec![Box::new(giver)];
+    acts.extend((0..takers).map(|_| Box::new(taker.clone()) as Box<dyn FnOnce() + Send>));
+    run_all(acts);
+}
+
+#[test]
+fn no_notification_is_missed() {
+    check(|| take_and_give(1, false));
+    check(|| take_and_give(2, false));
+    check(|| take_and_give(2, true));
 }

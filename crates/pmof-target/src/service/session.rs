@@ -85,7 +85,7 @@ pub(super) enum TakeError {
 #[derive(Debug)]
 enum Open {
     Pool(Arc<Lease>),
-    Set { regions: (Region, Option<Region>), set: OpenSet },
+    Set { regions: (Region, Option<Region>), set: Box<OpenSet> },
 }
 
 impl Open {
@@ -541,7 +541,7 @@ impl Session {
             descriptor: data.descriptor().to_vec(),
             header_descriptor: header.as_ref().map_or_else(Vec::new, |header| header.descriptor().to_vec()),
         };
-        self.open = Some(Open::Set { regions: (data, header), set });
+        self.open = Some(Open::Set { regions: (data, header), set: Box::new(set) });
         Ok(reply)
     }
 

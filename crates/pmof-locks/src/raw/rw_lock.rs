@@ -1,12 +1,8 @@
-//! The lock for many readers or one writer. `tests/shuttle` explores its interleavings.
-//!
-//! One word says who has it and whether a writer waits; readers that meet no writer change that word alone. All others wait under a mutex.
-//! A writer that waits keeps further readers out, so that it comes to its turn however many there are, and lets them in again when its time is up.
-
 use std::time::Instant;
 
+use super::{is_past, wait};
 use crate::sync::{
-    Condvar, Mutex, MutexGuard,
+    Condvar, Mutex,
     atomic::{AtomicUsize, Ordering},
 };
 
@@ -17,6 +13,8 @@ const WANTED: usize = 2;
 /// One of the readers that have it, in the bits above.
 const READER: usize = 4;
 
+/// A lock for many readers or one writer. A writer that waits keeps further readers out, so that it comes to its turn however many there are, and
+/// lets them in again when its time is up.
 #[derive(Debug)]
 pub(crate) struct RawRwLock {
     word: AtomicUsize,
@@ -120,16 +118,5 @@ impl RawRwLock {
         } else {
             self.readers_may.notify_all();
         }
-    }
-}
-
-fn is_past(deadline: Option<Instant>) -> bool {
-    deadline.is_some_and(|deadline| Instant::now() >= deadline)
-}
-
-fn wait(condvar: &Condvar, writers: &mut MutexGuard<'_, usize>, deadline: Option<Instant>) {
-    match deadline {
-        Some(deadline) => _ = condvar.wait_until(writers, deadline),
-        None => condvar.wait(writers),
     }
 }
