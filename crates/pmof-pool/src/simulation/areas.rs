@@ -129,7 +129,12 @@ impl Areas {
     pub(super) fn image(&self, random: &mut Random) -> Image {
         let mut areas = self.clone();
         areas.lose_power(random);
-        Image(Rc::new(RefCell::new(areas)))
+        areas.whole()
+    }
+
+    /// The same as it is.
+    pub(super) fn whole(&self) -> Image {
+        Image(Rc::new(RefCell::new(self.clone())))
     }
 
     /// Words of a page, as the data has them.

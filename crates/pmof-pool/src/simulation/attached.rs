@@ -37,7 +37,7 @@ impl Attached {
                 areas.cut_after = None;
                 partly(areas, &mut world.random);
                 world.count(Fault::FollowerCut);
-                if world.random.once_in(2) {
+                if world.random.once_in(3) {
                     let loses_power = world.random.once_in(2);
                     world.stop(number, loses_power);
                 } else {

@@ -67,6 +67,17 @@ impl World {
         }
     }
 
+    /// Within its next operations, sometimes: one that comes back is lost again while it is copied to.
+    pub(super) fn cut_follower_soon(&mut self, target: usize) {
+        if self.is_at_rest || !self.random.once_in(4) {
+            return;
+        }
+        let after = self.random.below(12);
+        if let Some(areas) = &mut self.targets[target].areas {
+            areas.cut_after = Some(after);
+        }
+    }
+
     fn stop_witness(&mut self) {
         if let Some(witness) = self.targets.iter().position(|target| target.is_there && target.is_witness) {
             self.stop(witness, true);

@@ -17,7 +17,7 @@ use pmof_replication::{
     asking::Reason,
     following::{
         self as engine, AtLagBound, Due, Followed, Follows, HasRoom, Known, LagBound, Limits, Outbox, Points, Progress,
-        Stop, Stopped, Terms, make_point,
+        Replica as _, Stop, Stopped, Terms, make_point,
     },
     opening::{Identity, OpenedReply},
     survey::promoted_at,
@@ -34,7 +34,7 @@ use super::{
     session::{Member, Session, fail, read},
     site::Site,
     tasks::{Guard, sleep},
-    truth::Page,
+    truth::{Page, sound},
     world::World,
 };
 use crate::{
@@ -280,6 +280,35 @@ impl One {
         self.session.world.borrow_mut().check_follower(self.following.target, when);
     }
 
+    fn cut_soon(&self) {
+        self.session.world.borrow_mut().cut_follower_soon(self.following.target);
+    }
+
+    /// Whether all that a member lacks is remembered, if it counts as where it was left when it is back.
+    fn check_left_at(&self) {
+        let world = &mut *self.session.world.borrow_mut();
+        let target = &world.targets[self.following.target];
+        let Some(image) = target.areas.as_ref().map(|areas| areas.whole()) else { return };
+        let (known, outbox) = (self.following.known.borrow(), self.following.outbox.borrow());
+        let (follower, boot) = (image.clone().open(), boot_of(target.boots));
+        let Some(lacks) =
+            outbox.lacks().filter(|_| engine::Rules::is_left_at(&self.rules, known.left_at(), follower.point(), boot))
+        else {
+            return;
+        };
+        let (held, kept) = (sound(&image.pages()), *self.session.kept_pages.borrow());
+        for (page, (held, kept)) in held.iter().zip(&kept).enumerate() {
+            let begin = page as u64 * PAGE_BYTES;
+            if held != kept && !lacks.meets(&(begin..begin + PAGE_BYTES)) {
+                world.truth.violate(|| {
+                    format!(
+                        "the lost asynchronous member lacks page {page}, which no one remembers: {held:?}, {kept:?}"
+                    )
+                });
+            }
+        }
+    }
+
     fn below(&self, limit: usize) -> u64 {
         self.session.world.borrow_mut().random.below(limit) as u64
     }
@@ -362,6 +391,7 @@ impl Follows for One {
 
     fn note_closed(&self) {
         self.following.is_open.set(false);
+        self.check_left_at();
     }
 
     fn adopt(&self, mut site: Site, _: &OpenedReply) -> Result<Rc<Member>, Cut> {
@@ -386,7 +416,7 @@ impl Follows for One {
     }
 
     async fn boot(&self, member: &Rc<Member>) -> Option<Uuid> {
-        Some(Uuid::from_u128(1 + u128::from(self.session.world.borrow().targets[member.target].boots)))
+        boot_of(self.session.world.borrow().targets[member.target].boots)
     }
 
     async fn promoted(&self) -> Option<Roster> {
@@ -431,7 +461,10 @@ impl Follows for One {
     }
 
     async fn make_point(&self) -> bool {
-        make_point(&*self.session, "").await.is_ok()
+        let is_made = make_point(&*self.session, "").await.is_ok();
+        // The writes before it are about to be taken from the outbox.
+        self.cut_soon();
+        is_made
     }
 
     async fn read(&self, range: &Range<u64>) -> Option<Vec<u8>> {
@@ -466,7 +499,10 @@ impl Follows for One {
             Progress::Following { .. } => self.count(Fault::FollowerCopied),
             Progress::FellBehind { .. } => self.count(Fault::FollowerFellBehind),
             Progress::Overtaken { .. } => self.count(Fault::FollowerOvertaken),
-            Progress::Committed { .. } => self.check("committed"),
+            Progress::Committed { .. } => {
+                self.check("committed");
+                self.cut_soon();
+            }
             Progress::PointsGone(_) => self.count(Fault::PointNotKept),
             Progress::Copying | Progress::Heard => {}
         }
@@ -488,6 +524,10 @@ impl Follows for One {
     fn now(&self) -> Duration {
         self.session.passed()
     }
+}
+
+fn boot_of(boots: u64) -> Option<Uuid> {
+    Some(Uuid::from_u128(1 + u128::from(boots)))
 }
 
 impl World {

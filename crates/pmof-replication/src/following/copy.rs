@@ -78,12 +78,16 @@ impl<D: Follows> Sending<'_, D> {
                 }
             }
             let taken = if is_last { self.outbox(Outbox::take_to_point) } else { None };
+            if let Some((entries, _)) = &taken {
+                // Before anything can fail: the outbox has them no longer.
+                self.note_taken(entries);
+            }
             // Where writes were dropped meanwhile, their pages are remembered, and the others are as they were read.
             for (offset, bytes) in &held {
                 self.place(&mut copy, *offset, bytes).await?;
             }
             let Some((entries, point)) = taken else { continue };
-            if self.add(&mut copy.set, &entries)? {
+            if self.replica.add_all(&mut copy.set, &entries)? {
                 self.commit(copy.set, &point).await?;
                 self.hear()?;
                 return Ok(copy.copied_bytes);

@@ -30,3 +30,10 @@ pub struct Known {
     /// Where it was when it was lost, if what it lacks since is remembered.
     pub(super) left_at: Option<LeftAt>,
 }
+
+impl Known {
+    /// Where it was when it was lost, if what it lacks since is remembered.
+    pub fn left_at(&self) -> Option<&LeftAt> {
+        self.left_at.as_ref()
+    }
+}

@@ -411,6 +411,11 @@ impl Outbox {
         self.oldest = None;
     }
 
+    /// The pages that a member lacks which is not connected, where it is at a point that is known.
+    pub fn lacks(&self) -> Option<&PageMap> {
+        (self.mode == Mode::Away).then_some(&self.missing)
+    }
+
     /// Nothing is sent from now on.
     pub fn end(&mut self) {
         self.has_ended = true;

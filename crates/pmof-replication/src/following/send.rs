@@ -108,12 +108,11 @@ impl<'d, D: Follows> Sending<'d, D> {
         self.driver.epochs().map_or_else(|stop| stop, |_| Stop::Later)
     }
 
-    /// Adds what was taken to a change set. False: it does not fit, and nothing was added.
-    pub(super) fn add(&self, set: &mut <D::Replica as Replica>::ChangeSet, entries: &[Entry]) -> Stopped<bool, D> {
+    /// Remembers the pages of writes that were taken for the member, which it lacks until they are applied.
+    pub(super) fn note_taken(&self, entries: &[Entry]) {
         for entry in entries {
             self.taken.mark(entry.range());
         }
-        Ok(self.replica.add_all(set, entries)?)
     }
 
     /// Sends what is written, up to each point.
@@ -142,8 +141,9 @@ impl<'d, D: Follows> Sending<'d, D> {
                 }
             }
             Due::Send(entries, point) => {
+                self.note_taken(&entries);
                 let mut set = Default::default();
-                if !self.add(&mut set, &entries)? {
+                if !self.replica.add_all(&mut set, &entries).map_err(Stop::from)? {
                     return Err(Interrupted::Overtaken);
                 }
                 drop(entries);
