@@ -180,8 +180,10 @@ struct Shared {
     open: RwLock<Option<Arc<Open>>>,
     /// The attributes in the headers, of a pool that has them.
     attributes: Mutex<Option<Attributes>>,
-    /// Lanes that have written since their last flush was known to be done.
+    /// Lanes that have written since their last flush was known to be done, and persists that failed.
     unflushed: AtomicUsize,
+    /// Those of them of which the program knows that they failed.
+    failed: AtomicUsize,
     waiter: Waiter,
     /// Of a native pool that is open for writing: brings back replicas that were lost.
     returns: Option<Arc<Returns>>,
@@ -276,6 +278,7 @@ impl Open {
             attributes: Mutex::new(self.facts.attributes),
             open: RwLock::new(Some(Arc::new(self))),
             unflushed: AtomicUsize::new(0),
+            failed: AtomicUsize::new(0),
             waiter: Waiter::default(),
             returns: returns.map(Arc::new),
             follow,
@@ -462,6 +465,7 @@ impl Pool {
         let receipt = open.persist(written);
         if receipt.is_err() {
             self.0.unflushed.fetch_add(1, Ordering::Release);
+            self.0.failed.fetch_add(1, Ordering::Release);
         }
         receipt
     }
@@ -508,8 +512,9 @@ impl Pool {
     /// Closes the pool on every replica; all its handles are then closed. Everything that was written is made durable first, so that
     /// the replicas are equal, and the next opening need not compare them.
     ///
-    /// A lost replica is no error here if a quorum of the others knows that it was left behind, or if the program was told of the loss
-    /// ([`PoolError::Persist`], [`check_replicas`](Self::check_replicas), [`replicas`](Self::replicas)). This does not wait for replicas that
+    /// A lost replica is no error here if a quorum of the others knows that it was left behind. Where too few others are left for that, it is none if
+    /// the program was told of the loss ([`PoolError::Persist`], [`check_replicas`](Self::check_replicas), [`replicas`](Self::replicas)) and each of its writes was
+    /// persisted, or told to have failed: `Ok` never hides a write that may be lost. This does not wait for replicas that
     /// catch up: the next opening goes on with them. Asynchronous members that are connected are sent what they lack, for up to the
     /// [`loss_timeout`](PoolOptions::loss_timeout); so are those that are being connected to, where the program has [named a point](Self::consistency_point) that is the end of what was written.
     ///
@@ -528,8 +533,8 @@ impl Pool {
         self.0.events.close();
         // Nobody posts any more, and who waits for a flush has what it takes to see its end.
         let open = self.0.open.write().take().ok_or(PoolError::Closed)?;
-        let is_flushed = self.0.unflushed.load(Ordering::Acquire) == 0;
-        open.close(is_flushed)
+        let [unflushed, failed] = [&self.0.unflushed, &self.0.failed].map(|count| count.load(Ordering::Acquire));
+        open.close(unflushed == 0, unflushed == failed)
     }
 }
 

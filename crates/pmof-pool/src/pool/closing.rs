@@ -1,13 +1,13 @@
 //! Closing a pool on every replica.
 
-use std::sync::Arc;
+use std::sync::{Arc, atomic::Ordering};
 
 use pmof_control::{MeantReplica, OpenFor, Request};
 use pmof_pool_set::LocalSet;
 use pmof_replication::member_state::{Link, MemberState};
 use uuid::Uuid;
 
-use super::Open;
+use super::{Open, Shared};
 use crate::{
     PoolError, ReplicaPlace,
     member::{Flush, FlushLevel, Flushing, Member, replica_error},
@@ -29,7 +29,8 @@ impl Open {
         }
     }
 
-    pub(super) fn close(&self, is_flushed: bool) -> Result<(), PoolError> {
+    /// `is_flushed`: all that was written was flushed. `is_all_told`: the program knows of each write that was not that it may be lost.
+    pub(super) fn close(&self, is_flushed: bool, is_all_told: bool) -> Result<(), PoolError> {
         if self.facts.access == OpenFor::Write && self.epochs.is_some() {
             self.flush_everything(is_flushed);
         }
@@ -51,8 +52,8 @@ impl Open {
             if done.is_err() && self.is_unpublished {
                 break;
             }
-            // A loss that the program was told of is no news, nor one that others make up for; but a pool without one of its replicas
-            // gets no name.
+            // A loss that others make up for is no error, nor one that the program was told of, if no write depends on it that the program takes for
+            // written; but a pool without one of its replicas gets no name.
             let (standing, state) = (member.standing(), member.state());
             match state {
                 MemberState::Removed => continue,
@@ -68,7 +69,9 @@ impl Open {
                 | MemberState::Witness(_)
                 | MemberState::WitnessCandidate(_) => {}
             }
-            let is_known = state.is_lost() && (standing.is_loss_reported() || is_loss_known) && !self.is_unpublished;
+            let is_known = state.is_lost()
+                && (is_loss_known || (standing.is_loss_reported() && is_all_told))
+                && !self.is_unpublished;
             match member.close() {
                 Ok(()) => closed.push(member),
                 // Nothing that was acknowledged depends on a witness.
@@ -84,6 +87,17 @@ impl Open {
         }
         let local = self.local.lock().take().map_or(Ok(()), LocalSet::close);
         done.and(local.map_err(Into::into))
+    }
+}
+
+impl Shared {
+    /// A flush has ended of what a lane had written.
+    pub(super) fn note_end(&self, is_durable: bool) {
+        if is_durable {
+            self.unflushed.fetch_sub(1, Ordering::Release);
+        } else {
+            self.failed.fetch_add(1, Ordering::Release);
+        }
     }
 }
 

@@ -115,8 +115,8 @@ impl Lane {
         let open = shared.writable()?;
         let written = std::mem::take(&mut self.written);
         let receipt = open.persist(written);
-        if receipt.is_ok() && !written.is_empty() {
-            shared.unflushed.fetch_sub(1, Ordering::Release);
+        if !written.is_empty() {
+            shared.note_end(receipt.is_ok());
         }
         receipt
     }

@@ -4,7 +4,7 @@ use std::{
     future::Future,
     panic::{self, AssertUnwindSafe},
     pin::Pin,
-    sync::{Arc, OnceLock, atomic::Ordering, mpsc},
+    sync::{Arc, OnceLock, mpsc},
     task::{Context, Poll, Waker},
     thread,
     time::Duration,
@@ -165,8 +165,8 @@ impl Pending {
 
     fn finish(&self, open: &Open, flushing: Flushings) -> Result<Receipt, PoolError> {
         let receipt = open.finish_flush(flushing).map_err(PoolError::Persist);
-        if receipt.is_ok() && self.has_written {
-            self.pool.0.unflushed.fetch_sub(1, Ordering::Release);
+        if self.has_written {
+            self.pool.0.note_end(receipt.is_ok());
         }
         receipt
     }

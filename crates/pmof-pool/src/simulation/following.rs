@@ -290,7 +290,7 @@ impl One {
         let target = &world.targets[self.following.target];
         let Some(image) = target.areas.as_ref().map(|areas| areas.whole()) else { return };
         let (known, outbox) = (self.following.known.borrow(), self.following.outbox.borrow());
-        let (follower, boot) = (image.clone().open(), boot_of(target.boots));
+        let (follower, boot) = (image.clone().open(), Some(boot_of(target.boots)));
         let Some(lacks) =
             outbox.lacks().filter(|_| engine::Rules::is_left_at(&self.rules, known.left_at(), follower.point(), boot))
         else {
@@ -416,7 +416,7 @@ impl Follows for One {
     }
 
     async fn boot(&self, member: &Rc<Member>) -> Option<Uuid> {
-        boot_of(self.session.world.borrow().targets[member.target].boots)
+        Some(boot_of(self.session.world.borrow().targets[member.target].boots))
     }
 
     async fn promoted(&self) -> Option<Roster> {
@@ -526,8 +526,8 @@ impl Follows for One {
     }
 }
 
-fn boot_of(boots: u64) -> Option<Uuid> {
-    Some(Uuid::from_u128(1 + u128::from(boots)))
+fn boot_of(boots: u64) -> Uuid {
+    Uuid::from_u128(1 + u128::from(boots))
 }
 
 impl World {

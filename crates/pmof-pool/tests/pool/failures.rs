@@ -125,7 +125,7 @@ fn a_dead_replica_is_named_and_the_others_keep_the_data() {
 
 #[test]
 fn a_loss_that_nobody_makes_up_for_is_reported_by_the_close() {
-    for is_asked in [false, true] {
+    for (is_waited_for, is_asked) in [(false, false), (false, true), (true, false)] {
         let mut b = Target::start();
         let lost = b.url("orders");
         let pool = options([&lost]).create(4096).expect("a pool");
@@ -133,16 +133,19 @@ fn a_loss_that_nobody_makes_up_for_is_reported_by_the_close() {
         b.stop();
         let mut lane = pool.lane();
         lane.write(0, b"new!").expect("posted");
-        // Nobody is told how a flush ended that nobody waits for.
-        drop(lane.flush());
+        let flush = lane.flush();
+        if is_waited_for {
+            flush.wait().expect_err("it is dead");
+        }
         if is_asked {
-            pool.persist(0, b"newer").expect_err("one is dead");
+            pool.persist(0, b"newer").expect_err("it is dead");
         }
         let closed = pool.close();
-        if is_asked {
+        if is_waited_for {
             closed.expect("it was told");
         } else {
-            let error = closed.expect_err("nobody told it");
+            // The program knows of the loss, but not how the first flush ended.
+            let error = closed.expect_err("a write is lost");
             assert_eq!(of_replica(&error).0.to_string(), lost);
             assert!(error.is_replica_lost() && !error.is_busy(), "{error:?}");
         }
@@ -174,10 +177,33 @@ fn a_loss_is_reported_in_one_line_and_each_cause_once() {
             if is_persisted {
                 told(pool.persist(0, b"lost").expect_err("it is dead"));
                 told(pool.read_replica(0, 0, &mut [0]).expect_err("it is dead"));
-                pool.close().expect("it was told");
-            } else {
-                told(pool.close().expect_err("it is dead"));
             }
+            told(pool.close().expect_err("it is dead"));
+        }
+    }
+}
+
+/// What another thread was told, or a look at the replicas, says nothing of a write that was not persisted.
+#[test]
+fn a_close_does_not_hide_a_write_that_too_few_have() {
+    for lost_count in [2, 3] {
+        for is_persisted in [false, true] {
+            let mut targets = [Target::start(), Target::start(), Target::start()];
+            let urls: Vec<_> = targets.iter().map(|target| target.url("orders")).collect();
+            let pool = options(&urls).create(8192).expect("a pool");
+            pool.persist(0, b"kept").expect("a receipt");
+            targets[..lost_count].iter_mut().for_each(Target::stop);
+            if is_persisted {
+                pool.persist(0, b"lost").expect_err("too few are left");
+            } else {
+                while pool.replicas().iter().filter(|(_, lost)| lost.is_some()).count() < lost_count {
+                    thread::sleep(Duration::from_millis(5));
+                }
+            }
+            let mut lane = pool.lane();
+            lane.write(4096, b"hidden").expect("posted");
+            let error = pool.close().expect_err("it is on too few");
+            assert!(error.is_replica_lost(), "{error:?}");
         }
     }
 }

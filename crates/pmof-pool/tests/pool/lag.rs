@@ -217,3 +217,21 @@ fn a_member_that_hangs_does_not_follow_beyond_the_bound() {
     assert!(matches!(status.state, AsynchronousState::Lost(_)) && status.lost_for.is_some(), "{status:?}");
     relay.set_late(0);
 }
+
+/// Closing waits for it as long as the pool says, not once for what it lacks and once more for its end.
+#[test]
+fn a_member_that_hangs_holds_up_a_close_for_the_loss_timeout() {
+    const LOSS_TIMEOUT: Duration = Duration::from_secs(4);
+    let [near, far] = [0, 1].map(|_| Target::start());
+    let relay = Relay::before(&far);
+    let pool = options([near.url("orders")]).loss_timeout(LOSS_TIMEOUT).create(POOL_BYTES).unwrap();
+    let mut events = pool.events();
+    pool.add_asynchronous(&relay.url).unwrap();
+    wait_for(&mut events, |event| matches!(event, Event::Following { .. }));
+    relay.hang();
+    pool.persist(0, b"not sent").unwrap();
+    let began = Instant::now();
+    pool.close().unwrap();
+    assert!(began.elapsed() < LOSS_TIMEOUT * 15 / 8, "{:?}", began.elapsed());
+    relay.set_late(0);
+}

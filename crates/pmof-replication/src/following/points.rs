@@ -79,7 +79,7 @@ pub trait Points {
     /// Has nothing be sent to the members from now on.
     fn stop(&self);
 
-    /// How long a closing waits for the members, twice at most; and how often it looks.
+    /// How long a closing waits for the members at most, and how often it looks.
     fn closing_limits(&self) -> (Duration, Duration);
 
     /// Waits.
@@ -125,6 +125,9 @@ fn written_before(boundaries: &[Boundary]) -> Written {
 /// Has the members that are connected be at the end of what was written, and the ones that are being connected to at a point with a name that is the end, and ends: the pool is closed.
 pub async fn finish<D: Points>(driver: &D) {
     let list = driver.followed();
+    let (limit, look) = driver.closing_limits();
+    // A part of it is for closing them.
+    let (began, for_sending) = (driver.now(), limit / 8 * 7);
     // A point with a name waits for the member, which is being connected to or copied to.
     let awaits_name =
         |followed: &D::Followed| !followed.is_lost() && followed.with_outbox(|outbox| outbox.has_name_wait());
@@ -134,21 +137,20 @@ pub async fn finish<D: Points>(driver: &D) {
     if list.iter().any(is_on) && make_point(driver, "").await.is_ok() {
         let is_sent =
             |followed: &D::Followed| followed.with_outbox(|outbox| outbox.is_sent()) && !awaits_name(followed);
-        wait_until(driver, || list.iter().all(is_sent)).await;
+        wait(driver, began.saturating_add(for_sending), look, || list.iter().all(is_sent)).await;
     }
     driver.stop();
     for followed in &list {
         driver.note_unsent(followed, followed.with_outbox(Outbox::take_unsent));
     }
     // Their targets take it for a writer's death where this process ends before they are closed.
-    wait_until(driver, || !list.iter().any(Followed::is_open)).await;
+    let are_closed = || !list.iter().any(|followed| followed.is_open() && !followed.is_lost());
+    wait(driver, began.saturating_add(limit), look, are_closed).await;
 }
 
-/// Waits for a condition, as long as a closing waits.
-async fn wait_until<D: Points>(driver: &D, condition: impl Fn() -> bool) {
-    let (limit, look) = driver.closing_limits();
-    let began = driver.now();
-    while !condition() && driver.now().saturating_sub(began) < limit {
+/// Waits for a condition until then.
+async fn wait<D: Points>(driver: &D, until: Duration, look: Duration, condition: impl Fn() -> bool) {
+    while !condition() && driver.now() < until {
         driver.sleep(look).await;
     }
 }
