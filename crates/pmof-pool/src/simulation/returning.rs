@@ -456,6 +456,10 @@ impl engine::Returns for Return {
     }
 
     fn note(&self, member: &Rc<Member>, progress: Progress) {
+        if matches!(progress, Progress::InSync { is_verified: false, .. }) && self.below(4) == 0 {
+            // It is about to be compared, as a whole, with another one.
+            self.session.rot_somewhere();
+        }
         let world = &mut *self.world().borrow_mut();
         match progress {
             Progress::WitnessBack => world.count(Fault::WitnessBack),
