@@ -15,7 +15,7 @@ use pmof_control::{ConsistencyPoint, OpenFor, USER_FLAGS_BYTES};
 use pmof_locks::{MappedRwLockReadGuard, Mutex, RwLock, RwLockReadGuard};
 use pmof_mem::forks::Process;
 use pmof_pool_set::{Attributes, LocalSet};
-use pmof_replication::posting::{self, Persist};
+use pmof_replication::posting::{self, AckTerms, Judge, Persist};
 use smallvec::SmallVec;
 use uuid::Uuid;
 
@@ -28,12 +28,12 @@ use crate::{
     },
     pages::PageMap,
 };
-use acknowledge::AckTerms;
 use epochs::{Epochs, done};
 use followers::Followers;
 use group::Group;
 use pending::Waiter;
 use returns::{Returns, Signal};
+use slow::FlushesOf;
 
 mod acknowledge;
 mod asking;
@@ -609,7 +609,7 @@ impl Open {
     }
 
     /// Members that have all that was acknowledged.
-    fn in_use(&self) -> impl Iterator<Item = &Arc<dyn Member>> {
+    fn in_use(&self) -> impl Iterator<Item = &Arc<dyn Member>> + Clone {
         self.members.iter().filter(|member| member.state().is_in_sync())
     }
 
@@ -711,6 +711,12 @@ impl Open {
 
     /// Waits for a flush of all replicas, and acknowledges it.
     fn finish_flush(&self, mut flushing: Flushings) -> Persisted {
+        // What is on this machine is made durable while targets do the same.
+        for (member, flushing) in self.members.iter().zip(&mut flushing) {
+            if member.remote().is_none() {
+                member.is_flushed(flushing, Duration::ZERO);
+            }
+        }
         let persisted = done(posting::finish_persist(self, &mut flushing));
         // Moved only where one is left.
         if flushing.iter().any(Flushing::is_in_flight) {
@@ -728,17 +734,19 @@ impl Open {
 
 impl Persist for Open {
     type Flushing = Flushings;
+    type Waiting<'w> = FlushesOf<'w>;
     type Reached = Vec<ReplicaReceipt>;
     type Outcome = Persisted;
 
+    fn terms(&self) -> &AckTerms {
+        &self.terms
+    }
+
+    fn waiting<'w>(&'w self, flushing: &'w mut Flushings) -> FlushesOf<'w> {
+        FlushesOf { open: self, flushing }
+    }
+
     async fn finish_all(&self, flushing: &mut Flushings) -> Vec<ReplicaReceipt> {
-        // What is on this machine is made durable while targets do the same.
-        for (member, flushing) in self.members.iter().zip(&mut *flushing) {
-            if member.remote().is_none() {
-                member.is_flushed(flushing, Duration::ZERO);
-            }
-        }
-        self.wait_for_enough(flushing);
         let all = self.members.iter().zip(flushing);
         all.filter_map(|(member, flushing)| member.finish_flush(flushing)).collect()
     }
@@ -759,7 +767,7 @@ impl Persist for Open {
         self.epochs.as_ref().is_some_and(|epochs| epochs.acknowledge(&self.members))
     }
 
-    fn receipt(&self, mut replicas: Vec<ReplicaReceipt>, is_acknowledged: bool) -> Persisted {
+    fn receipt(&self, mut replicas: Vec<ReplicaReceipt>, judge: &Judge<'_>) -> Persisted {
         let mut failed = Vec::new();
         for member in &self.members {
             let (standing, state) = (member.standing(), member.state());
@@ -775,8 +783,9 @@ impl Persist for Open {
             }
         }
         let (receipt, lacks_any) = self.receipt_of(replicas);
-        let is_enough = self.terms.are_met(receipt.replicas.iter().map(|replica| replica.domain))
-            && self.epochs.as_ref().map_or(!lacks_any, |epochs| epochs.is_enough(lacks_any, is_acknowledged));
+        let is_enough = judge.are_enough(receipt.replicas.iter().map(|replica| replica.domain), |is_acknowledged| {
+            self.epochs.as_ref().map_or(!lacks_any, |epochs| epochs.is_enough(lacks_any, is_acknowledged))
+        });
         if is_enough {
             return Ok(receipt);
         }

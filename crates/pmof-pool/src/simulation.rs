@@ -1,5 +1,5 @@
-//! Writers, targets and a network that fail in every way a seed gives. Openings, looks, epochs, returns, changes of members and asynchronous members are driven by the engine of
-//! `pmof-replication`, and targets by that of `pmof-target`, as they ship; the writes and persists of an open pool, in `pool.rs`, are written once more here.
+//! Writers, targets and a network that fail in every way a seed gives. Openings, looks, epochs, returns, changes of members, writes, persists and asynchronous members are driven by the
+//! engine of `pmof-replication`, and targets by that of `pmof-target`, as they ship.
 //!
 //! One seed is one run. `cargo xtask simulate` runs many of them.
 
@@ -46,6 +46,7 @@ mod site;
 mod surveying;
 mod target;
 mod tasks;
+mod terms;
 mod truth;
 mod versions;
 mod watching;

@@ -101,7 +101,7 @@ pub trait Contents {
 }
 
 /// The members that have all that was acknowledged.
-pub fn in_sync<C: Contents>(contents: &C) -> impl Iterator<Item = &C::Member> {
+pub fn in_sync<C: Contents>(contents: &C) -> impl Iterator<Item = &C::Member> + Clone {
     contents.members().iter().filter(|member| contents.state(member).is_in_sync())
 }
 

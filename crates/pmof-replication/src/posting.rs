@@ -12,14 +12,20 @@ use core::{
 use crate::{
     catch_up::CatchUp,
     comparing::{Contents, in_sync},
+    domain::ReplicaDomain,
     member_state::MemberState,
     older_pages::OlderPages,
     pages::PageMap,
     view::Positions,
 };
 
+pub mod patience;
+mod terms;
 #[cfg(test)]
 mod tests;
+
+pub use patience::Patience;
+pub use terms::AckTerms;
 
 /// The shortest wait for what takes time in good order, too: an answer behind a disk, room in a queue that a fast network keeps full.
 pub const LEAST_PATIENCE: Duration = Duration::from_millis(50);
@@ -119,12 +125,22 @@ pub fn end_write(
 pub trait Persist {
     /// The flushes of the members.
     type Flushing;
+    /// These, while they are waited for.
+    type Waiting<'w>: patience::Waiting
+    where
+        Self: 'w;
     /// The members that have flushed, and what they reached.
     type Reached;
     /// The result for the program.
     type Outcome;
 
-    /// Waits for the flushes of all members, as long as they are to be waited for.
+    /// What it is acknowledged by.
+    fn terms(&self) -> &AckTerms;
+
+    /// The flushes of the members, to be waited for together.
+    fn waiting<'w>(&'w self, flushing: &'w mut Self::Flushing) -> Self::Waiting<'w>;
+
+    /// Waits for the flushes of all members in sync, however long they take.
     fn finish_all(&self, flushing: &mut Self::Flushing) -> impl Future<Output = Self::Reached>;
 
     /// Sends no member anything if one of them has fenced this writer.
@@ -133,18 +149,42 @@ pub trait Persist {
     /// Has those know of losses who must, durably. False: too few are left to know.
     fn acknowledge(&self) -> impl Future<Output = bool>;
 
-    /// Tells which members have what was written, if they are enough. `is_acknowledged`: of [`acknowledge`](Self::acknowledge).
-    fn receipt(&self, reached: Self::Reached, is_acknowledged: bool) -> Self::Outcome;
+    /// Tells which members have what was written and are in sync, if `judge` says that they are enough.
+    fn receipt(&self, reached: Self::Reached, judge: &Judge<'_>) -> Self::Outcome;
 }
 
-/// Waits for a flush of all members, and acknowledges it.
+/// Whether a persist is acknowledged.
+#[derive(Clone, Copy, Debug)]
+pub struct Judge<'t> {
+    /// What it is acknowledged by.
+    pub terms: &'t AckTerms,
+    /// The outcome of [`Persist::acknowledge`].
+    pub is_acknowledged: bool,
+}
+
+impl Judge<'_> {
+    /// Whether members in these domains are enough. `epochs`: [`Epochs::is_enough`](crate::epochs::Epochs::is_enough).
+    #[inline]
+    pub fn are_enough(
+        &self,
+        have_it: impl Iterator<Item = Option<ReplicaDomain>> + Clone,
+        epochs: impl FnOnce(bool) -> bool,
+    ) -> bool {
+        self.terms.are_met(have_it) && epochs(self.is_acknowledged)
+    }
+}
+
+/// Waits for a flush of all members, or of enough where others take too long, and acknowledges it.
 #[inline]
 pub async fn finish_persist<P: Persist>(persist: &P, flushing: &mut P::Flushing) -> P::Outcome {
+    if let Some(patience) = Patience::of(persist.terms()) {
+        patience::wait(&mut persist.waiting(flushing), Some(patience)).await;
+    }
     let reached = persist.finish_all(flushing).await;
     persist.stop_where_fenced();
     // Before anyone hears of writes that a lost member lacks, enough others know durably that it lacks them.
     let is_acknowledged = persist.acknowledge().await;
-    persist.receipt(reached, is_acknowledged)
+    persist.receipt(reached, &Judge { terms: persist.terms(), is_acknowledged })
 }
 
 /// An open pool that forgets now and then which pages were written.

@@ -18,6 +18,11 @@ mod tests;
 /// The members of a pool by their positions: bit *n* for the *n*-th.
 pub type Positions = u64;
 
+/// The positions one by one.
+pub fn bits(positions: Positions) -> impl Iterator<Item = usize> + Clone {
+    (0..Positions::BITS as usize).filter(move |position| positions & (1 << position) != 0)
+}
+
 /// Which members must know of an epoch, and how many of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
@@ -562,6 +567,11 @@ impl View {
     /// The mark as it is, for the members in sync to be told.
     pub fn mark(&self) -> Request {
         Request::Mark { mark: self.mark }
+    }
+
+    /// Whether the opening has made the members in sync equal.
+    pub fn has_made_equal(&self) -> bool {
+        self.equal != 0
     }
 
     /// The opening has made the members in sync equal, or they are new.

@@ -17,22 +17,26 @@ use pmof_locks::{Mutex, MutexGuard};
 use pmof_replication::{
     epochs::{self as engine, Driver, MemberQuorum},
     member_state::MemberState,
+    posting::{
+        AckTerms, Patience,
+        patience::{self, Members, Waiting},
+    },
     returning,
 };
 use rustix::time::{ClockId, clock_gettime};
 use uuid::Uuid;
 
 use crate::{
-    PoolUrl, ReplicaError,
+    PoolUrl, ReplicaDomain, ReplicaError,
     lineage::Base,
     member::{Asking, Control, Member},
     membership::Membership,
-    view::{Positions, Rule, View},
+    view::{Positions, Rule, View, bits},
 };
 
 use super::{
-    acknowledge::{AckTerms, Patience},
     halt::{Halt, ask_within},
+    slow,
 };
 
 mod change;
@@ -68,8 +72,6 @@ pub(super) struct State {
     /// Members that have no data, where no roster tells.
     witness_count: usize,
     terms: AckTerms,
-    /// The opening has made the members equal.
-    is_opened: bool,
 }
 
 /// A state that this thread has locked, as the engine drives it: it tells the members and waits for them.
@@ -149,6 +151,7 @@ impl returning::Members for Epochs {
 }
 
 /// The outcome of a step whose driver blocks instead of waiting.
+#[inline]
 pub(super) fn done<T>(step: impl Future<Output = T>) -> T {
     match pin!(step).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(outcome) => outcome,
@@ -169,7 +172,7 @@ impl Epochs {
         let view = View::new(rule, indexes, base, mark, in_use);
         let known = engine::Epochs::new(view, Membership::default());
         let count = AtomicUsize::new(known.view.counts().0);
-        let state = State { members, known, witness_count: 0, terms, is_opened: false };
+        let state = State { members, known, witness_count: 0, terms };
         let (marked_at, current, forgone) = (AtomicU64::new(0), AtomicU64::new(in_use), AtomicUsize::new(0));
         Self { marked_at, current, count, forgone, state: Mutex::new(state) }
     }
@@ -271,7 +274,6 @@ impl Epochs {
         let mut state = self.state.lock();
         let in_use = state.in_use();
         state.known.view.note_equal(in_use);
-        state.is_opened = true;
     }
 
     /// Tells the mark as it is to members in use that may lack it.
@@ -355,67 +357,96 @@ impl State {
         positions(&self.members, MemberState::is_in_sync) & !self.known.membership.leaving()
     }
 
-    /// Whether the pool may go on without members that are too slow.
-    pub(super) fn may_leave_behind(&self, slow: Positions) -> bool {
-        let (in_use, prompt) = (self.in_use() & !slow, self.prompt() & !slow);
-        // One that is behind already is no loss to those who write.
-        let left = self.members.iter().enumerate().filter(|(position, _)| in_use & (1 << position) != 0);
-        let are_met = || self.terms.are_met(left.map(|(_, member)| member.standing().domain()));
-        let are_met = self.in_use() == in_use || are_met();
-        are_met && self.known.view.may_go_on_with(prompt, in_use)
-    }
-
-    /// Leaves members behind that others do not wait for any more, if the others are enough. Who has to know of it is not told yet.
-    pub(super) fn leave_behind(&self, slow: Positions) -> bool {
-        let is_enough = self.may_leave_behind(slow);
-        if is_enough {
-            let members = self.members.iter().enumerate().filter(|(position, _)| slow & (1 << position) != 0);
-            members.for_each(|(_, member)| member.standing().leave_behind());
+    /// Asks the same of members in parallel. One that answers anything else is lost, one that takes too long is left behind. Returns the members
+    /// that have answered.
+    fn tell(&self, asked: Positions, request: &Request, expected: &Reply) -> Positions {
+        let patience = Patience::of_answers(&self.terms, &self.known);
+        let controls = bits(asked).filter_map(|position| Some((position, self.members.get(position)?.control()?)));
+        let asked = controls.map(|(position, control)| match patience {
+            // What another thread asks it may take time.
+            Some(_) => (position, control, control.start_asking_within(request, Duration::ZERO)),
+            None => (position, control, Some(control.start_asking(request))),
+        });
+        let mut answers = Answers { state: self, request, expected, asked: asked.collect(), answered: 0 };
+        let left_behind = done(patience::wait(&mut answers, patience));
+        for (position, control, asking) in std::mem::take(&mut answers.asked) {
+            if left_behind & (1 << position) != 0 {
+                asking.into_iter().for_each(Asking::abandon);
+            } else {
+                let asking = asking.unwrap_or_else(|| control.start_asking(request));
+                answers.check(position, control, control.finish_asking(asking));
+            }
         }
-        is_enough
+        answers.answered
+    }
+}
+
+impl Members for State {
+    fn terms(&self) -> AckTerms {
+        self.terms
     }
 
-    /// Asks the same of members in parallel. One that answers anything else is lost, one that takes too long is left behind. Returns those that
-    /// have answered.
-    fn tell<'s>(&'s self, asked: Positions, request: &Request, expected: &Reply) -> Positions {
-        let asked = self.members.iter().enumerate().filter(|(position, _)| asked & (1 << position) != 0);
-        let controls: Vec<_> = asked.filter_map(|(position, member)| Some((position, member.control()?))).collect();
-        let mut answered = 0;
-        let mut check = |position: usize, control: &Control, reply: Option<Reply>| match reply {
-            Some(reply) if reply == *expected => answered |= 1 << position,
+    fn with<T>(&self, look: impl FnOnce(&engine::Epochs) -> T) -> T {
+        look(&self.known)
+    }
+
+    fn positions(&self, is: impl Fn(MemberState) -> bool) -> Positions {
+        positions(&self.members, is)
+    }
+
+    fn domain(&self, position: usize) -> Option<ReplicaDomain> {
+        self.members[position].standing().domain()
+    }
+
+    fn leave_behind(&self, position: usize) {
+        self.members[position].standing().leave_behind();
+    }
+}
+
+/// Answers of members to one request that are waited for.
+struct Answers<'s> {
+    state: &'s State,
+    request: &'s Request,
+    expected: &'s Reply,
+    /// Those that have yet to answer; `None`: it has yet to be asked.
+    asked: Vec<(usize, &'s Control, Option<Asking<'s>>)>,
+    /// Those that have answered as expected.
+    answered: Positions,
+}
+
+impl Answers<'_> {
+    fn check(&mut self, position: usize, control: &Control, reply: Option<Reply>) {
+        match reply {
+            Some(reply) if reply == *self.expected => self.answered |= 1 << position,
             Some(_) => _ = control.fail(ReplicaError::Unexpected),
             None => {}
-        };
-        // While the pool is opened all are waited for: one that is left behind then has to be compared as a whole.
-        let Some(mut patience) = Patience::of_answers(&self.terms).filter(|_| self.is_opened) else {
-            let asked: Vec<_> = controls.iter().map(|(_, control)| control.start_asking(request)).collect();
-            for ((position, control), asking) in controls.iter().zip(asked) {
-                check(*position, control, control.finish_asking(asking));
-            }
-            return answered;
-        };
-        // What another thread asks it may take time.
-        let at_once = |control: &'s Control| control.start_asking_within(request, Duration::ZERO);
-        let mut asked: Vec<_> =
-            controls.into_iter().map(|(position, control)| (position, control, at_once(control))).collect();
-        while !asked.is_empty() {
-            asked.retain_mut(|(position, control, asking)| {
-                if asking.is_none() {
-                    *asking = control.start_asking_within(request, patience.slice());
-                }
-                let answer = asking.as_mut().and_then(|asking| control.answer_within(asking, patience.slice()));
-                let is_waited_for = answer.is_none();
-                if let Some(reply) = answer {
-                    check(*position, control, reply.ok());
-                }
-                is_waited_for
-            });
-            let slow = asked.iter().fold(0, |slow, (position, ..)| slow | 1 << position);
-            if slow != 0 && patience.is_over(self.may_leave_behind(slow)) && self.leave_behind(slow) {
-                asked.drain(..).filter_map(|(.., asking)| asking).for_each(Asking::abandon);
+        }
+    }
+}
+
+impl Waiting for Answers<'_> {
+    type Members = State;
+
+    fn now(&self) -> Duration {
+        slow::now()
+    }
+
+    async fn wait_for_each(&mut self, slice: Duration) -> Positions {
+        let mut late = 0;
+        for (position, control, mut asking) in std::mem::take(&mut self.asked) {
+            asking = asking.or_else(|| control.start_asking_within(self.request, slice));
+            if let Some(reply) = asking.as_mut().and_then(|asking| control.answer_within(asking, slice)) {
+                self.check(position, control, reply.ok());
+            } else {
+                late |= 1 << position;
+                self.asked.push((position, control, asking));
             }
         }
-        answered
+        late
+    }
+
+    fn with_members<T>(&self, look: impl FnOnce(&State) -> T) -> Option<T> {
+        Some(look(self.state))
     }
 }
 

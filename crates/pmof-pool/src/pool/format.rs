@@ -5,10 +5,11 @@ use std::{ops::Range, sync::Arc};
 use pmof_access::{Durability, Medium};
 use pmof_control::OpenFor;
 use pmof_pool_set::Attributes;
+use pmof_replication::posting::AckTerms;
 
 use super::{
-    BeforeRead, Equalized, Facts, LeftOut, Open, Pool, acknowledge::AckTerms, compare::Comparable, epochs::Epochs,
-    opened::Identity, returns::Returns,
+    BeforeRead, Equalized, Facts, LeftOut, Open, Pool, compare::Comparable, epochs::Epochs, opened::Identity,
+    returns::Returns,
 };
 use crate::{PoolError, intent::Intent, member::Member};
 
@@ -132,7 +133,7 @@ impl Terms {
     /// Of a pool with all of its replicas.
     pub(super) fn whole(durability: Durability, access: OpenFor, mirror: Option<Arc<dyn Medium>>) -> Self {
         let left_out = LeftOut::new();
-        let acknowledge = AckTerms::of_all();
+        let acknowledge = AckTerms::ALL;
         Self { durability, access, left_out, named_count: 0, acknowledge, was_closed: true, first_read: 0, mirror }
     }
 }

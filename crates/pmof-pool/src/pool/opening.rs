@@ -12,12 +12,13 @@ use pmof_replication::{
     following::LagBound,
     keeper::KeptBy,
     opening::{self as engine, Creation, FoundPool, Left, MadePool, OpenedReplica, Outcome, ShippedRules},
+    posting::AckTerms,
 };
 use uuid::Uuid;
 
 use super::{
     LeftOut, Open,
-    acknowledge::{AckTerms, Acknowledge},
+    acknowledge::Acknowledge,
     asking::{Driver, Sites},
     compare::{Comparable, Differing},
     follow::{Follow, Said, Seen, Unread},
@@ -117,7 +118,7 @@ impl Opening {
 
     fn terms(&self) -> AckTerms {
         let Wanted { acknowledge, slow_after, ref reach, .. } = self.wanted;
-        AckTerms::new(acknowledge, slow_after, reach.loss_timeout)
+        acknowledge.terms(slow_after, reach.loss_timeout)
     }
 
     fn engine_terms(&self) -> engine::Terms {
@@ -127,8 +128,8 @@ impl Opening {
             require,
             min_replicas,
             take_over,
-            least_replicas: terms.least(),
-            least_domains: terms.domains(),
+            least_replicas: terms.least,
+            least_domains: terms.domains,
             is_patient: haste.is_patient(),
             keeper: KeptBy::Members,
         }

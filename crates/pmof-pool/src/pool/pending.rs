@@ -11,8 +11,9 @@ use std::{
 };
 
 use pmof_locks::Mutex;
+use pmof_replication::posting::patience::{self, Patience};
 
-use super::{Flushings, Open, Pool, acknowledge::Patience};
+use super::{Flushings, Open, Pool, epochs::done, slow::FlushesOf};
 use crate::{PoolError, Receipt};
 
 /// A flush in flight, of all replicas of a pool. It is waited for by [`wait`](Self::wait), by [`poll`](Self::poll), or as a future on any
@@ -130,13 +131,8 @@ impl Pending {
         }
         match std::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Posted(open, mut flushing) => {
-                let is_done = if let Some(patience) = &mut self.patience {
-                    open.look(&mut flushing, Duration::ZERO, patience)
-                } else {
-                    let mut all = open.members.iter().zip(&mut flushing);
-                    all.all(|(member, flushing)| member.is_flushed(flushing, Duration::ZERO))
-                };
-                if is_done {
+                let mut flushes = FlushesOf { open: &open, flushing: &mut flushing };
+                if done(patience::look(&mut flushes, Duration::ZERO, self.patience.as_mut())).is_some() {
                     return Some(self.finish(&open, flushing));
                 }
                 self.stage = Stage::Posted(open, flushing);

@@ -6,11 +6,10 @@ use pmof_access::Durability;
 use pmof_control::{ConsistencyPoint, KeptPoint, OpenFor, PointIndex};
 use pmof_locks::Mutex;
 use pmof_mem::causes;
-use pmof_replication::following::Replica;
+use pmof_replication::{following::Replica, posting::AckTerms};
 
 use super::{
     Equalized, Facts, Open, Pool, PoolOptions,
-    acknowledge::AckTerms,
     asking::open_one,
     followers::Reading,
     members::{MemberState, PoolMembers, may_be_asked, survey},
@@ -320,5 +319,5 @@ fn pool_of(member: PointMember, identity: Identity) -> Pool {
         first_read: 0,
         point,
     };
-    Open::new((facts, AckTerms::of_all()), vec![Arc::new(member)], None, None).into_pool(None, None)
+    Open::new((facts, AckTerms::ALL), vec![Arc::new(member)], None, None).into_pool(None, None)
 }

@@ -9,11 +9,15 @@ use std::{
     time::Duration,
 };
 
-use pmof_replication::posting::{self, Posting};
+use pmof_replication::posting::{
+    self, Posting,
+    patience::{self, Waiting},
+};
+use rustix::time::{ClockId, clock_gettime};
 
-use super::{Flushings, Open, acknowledge::Patience, halt::Halt};
+use super::{Flushings, Open, epochs::State};
 use crate::{
-    member::{FlushLevel, Flushing, Member, Standing, Write},
+    member::{FlushLevel, Flushing, Member, Write},
     member_state::MemberState,
     view::Positions,
 };
@@ -30,28 +34,6 @@ impl Open {
         missed
     }
 
-    /// Waits for the flushes of all replicas, as long as they are to be waited for.
-    pub(super) fn wait_for_enough(&self, flushing: &mut Flushings) {
-        let Some(mut patience) = Patience::of(&self.terms) else { return };
-        let slice = patience.slice();
-        while !self.look(flushing, slice, &mut patience) {}
-    }
-
-    /// Waits for each flush in turn, for a slice. False: there are some to be waited for.
-    pub(super) fn look(&self, flushing: &mut Flushings, slice: Duration, patience: &mut Patience) -> bool {
-        let mut slow = 0;
-        for (position, (member, flushing)) in self.members.iter().zip(flushing).enumerate() {
-            if member.state().is_in_sync() && !member.is_flushed(flushing, slice) {
-                slow |= 1 << position;
-            }
-        }
-        if slow == 0 || patience.is_lost() {
-            return true;
-        }
-        let Some(state) = self.epochs.as_ref().and_then(|epochs| epochs.try_lock()) else { return false };
-        patience.is_over(state.may_leave_behind(slow)) && state.leave_behind(slow)
-    }
-
     /// Keeps flushes that nobody waits for any more, so that their outcomes are taken in.
     pub(super) fn abandon(&self, flushing: Flushings) {
         if flushing.iter().any(Flushing::is_in_flight) {
@@ -62,8 +44,7 @@ impl Open {
 
     /// Whether too few replicas are in sync to acknowledge anything.
     pub(super) fn is_needed(&self) -> bool {
-        let in_use = self.members.iter().filter(|member| member.state().is_in_sync()).map(|member| member.standing());
-        !self.terms.are_met(in_use.map(Standing::domain))
+        !self.terms.are_met(self.in_use().map(|member| member.standing().domain()))
     }
 
     /// A replica in sync whose flush shows how long one takes: on another machine, where there is one, since what is here answers sooner than any other.
@@ -71,18 +52,53 @@ impl Open {
         self.in_use().find(|member| member.remote().is_some()).or_else(|| self.in_use().next())
     }
 
-    /// Makes everything durable on a replica that is about to join, while the pool is held.
-    pub(super) fn flush_last(&self, position: usize, member: &dyn Member, limit: Option<Duration>) -> Result<(), Halt> {
+    /// Makes everything durable on a replica that is about to join, while the pool is held. `None`: that takes longer.
+    pub(super) fn flush_last(&self, position: usize, member: &dyn Member, limit: Option<Duration>) -> Option<bool> {
         let mut flushing = member.start_flush_everything(FlushLevel::OfPool);
-        if member.has_flushed(&mut flushing, limit) {
-            return Ok(());
+        let is_flushed = member.has_flushed(&mut flushing, limit);
+        if !flushing.is_in_flight() {
+            return Some(is_flushed);
         }
-        let is_slow = flushing.is_in_flight();
         let mut all: Flushings = self.members.iter().map(|_| Flushing::default()).collect();
         all[position] = flushing;
         self.abandon(all);
-        Err(if is_slow { Halt::Slow } else { Halt::Later })
+        None
     }
+}
+
+/// Flushes of all replicas, one each, that are waited for.
+pub(super) struct FlushesOf<'f> {
+    pub(super) open: &'f Open,
+    pub(super) flushing: &'f mut Flushings,
+}
+
+impl Waiting for FlushesOf<'_> {
+    type Members = State;
+
+    fn now(&self) -> Duration {
+        now()
+    }
+
+    async fn wait_for_each(&mut self, slice: Duration) -> Positions {
+        let mut slow = 0;
+        for (position, (member, flushing)) in self.open.members.iter().zip(&mut *self.flushing).enumerate() {
+            if member.state().is_in_sync() && !member.is_flushed(flushing, slice) {
+                slow |= 1 << position;
+            }
+        }
+        slow
+    }
+
+    fn with_members<T>(&self, look: impl FnOnce(&State) -> T) -> Option<T> {
+        let state = self.open.epochs.as_ref()?.try_lock()?;
+        Some(look(&state))
+    }
+}
+
+/// The time, from any moment on.
+pub(super) fn now() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }
 
 impl Posting<Write<'_>> for Open {
@@ -113,7 +129,7 @@ impl Posting<Write<'_>> for Open {
     }
 
     fn leave_in_sync_behind(&self, position: usize) -> bool {
-        let Some(epochs) = &self.epochs else { return false };
-        epochs.try_lock().is_some_and(|state| state.leave_behind(1 << position))
+        let state = self.epochs.as_ref().and_then(|epochs| epochs.try_lock());
+        state.is_some_and(|state| patience::leave_behind(&*state, 1 << position))
     }
 }

@@ -16,7 +16,7 @@ use crate::lineage::{Found, agree};
 impl World {
     /// One thing goes wrong with a target or with the network.
     pub(super) fn fail_something(&mut self) {
-        let (target, kind) = (self.random.below(self.targets.len()), self.random.below(42));
+        let (target, kind) = (self.random.below(self.targets.len()), self.random.below(45));
         match kind {
             // What the control is about happens more often there.
             _ if self.control == Some(Control::MarksNotCompared) && self.random.once_in(2) => self.copy(target),
@@ -38,6 +38,7 @@ impl World {
             33 | 34 => self.pause(target),
             35 => self.set_wall_clock(),
             40 | 41 if self.plan.has_versions => self.change_version(target),
+            42..=44 => self.targets[target].disk_steps = 10 + self.random.below(150) as u64,
             36..=39 if self.plan.has_rot => self.rot(target),
             _ => self.copy(target),
         }
@@ -45,6 +46,7 @@ impl World {
         let other = self.random.below(self.targets.len());
         if self.random.once_in(2) {
             (self.targets[other].is_up, self.targets[other].is_full) = (true, false);
+            self.targets[other].disk_steps = 0;
             if std::mem::take(&mut self.targets[other].is_paused) {
                 self.targets[other].resumed_at = self.step;
             }
@@ -97,6 +99,7 @@ impl World {
         for target in &mut self.targets {
             (target.is_up, target.fails_flush, target.fails_state, target.is_full) = (true, false, false, false);
             (target.fails_read, target.is_paused, target.version) = (false, false, Version::Here);
+            target.disk_steps = 0;
             target.areas.iter_mut().for_each(|areas| areas.cut_after = None);
         }
         for links in &mut self.links {

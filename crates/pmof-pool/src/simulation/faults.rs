@@ -61,8 +61,17 @@ pub(super) enum Fault {
     ChangeAbandoned,
     AcknowledgedDegraded,
     NotAcknowledged,
+    /// Too few members have what was written, or in too few failure domains.
+    TermsNotMet,
     WrittenWhileCatchingUp,
+    DiskSlow,
     SlowLeftBehind,
+    /// A persist goes on without a member whose flush takes too long.
+    FlushLeftBehind,
+    /// The same of one that is slow to answer about an epoch or a mark.
+    AnswerLeftBehind,
+    /// A persist waits without a limit for one that was silent for too long.
+    SilentAwaited,
     SlowAsked,
     SlowTakenBack,
     SlowToJoin,

@@ -79,10 +79,16 @@ impl Outside {
         self.down_until <= step && !self.random.once_in(16)
     }
 
-    /// Sends a request. Returns its number, and whether it is slow.
-    pub(super) fn send(&mut self, step: u64, is_faultless: bool, writer: usize, request: Request) -> (u64, bool) {
-        let mut may = |times| !is_faultless && self.random.once_in(times);
-        let (is_lost, is_reply_lost, is_slow) = (may(20), may(8), may(3));
+    /// Sends a request. `reply_rate`: one of so many replies is lost; `None`: nothing goes wrong. Returns its number, and whether it is slow.
+    pub(super) fn send(
+        &mut self,
+        step: u64,
+        reply_rate: Option<usize>,
+        writer: usize,
+        request: Request,
+    ) -> (u64, bool) {
+        let mut may = |times| reply_rate.is_some() && self.random.once_in(times);
+        let (is_lost, is_reply_lost, is_slow) = (may(20), may(reply_rate.unwrap_or(1)), may(3));
         let mut way = || 1 + self.random.below(if is_slow { 2 * LIMIT_STEPS as usize } else { 4 }) as u64;
         let arrives_at = step + way();
         let returns_at = (!is_reply_lost).then(|| arrives_at + way());

@@ -16,6 +16,7 @@ use pmof_replication::{
     keeper::Kept,
     member_state::MemberState,
     opening::{self as engine, FoundPool, Left, OpenedReplica, Outcome, Refusal, Rules, ShippedRules},
+    posting::AckTerms,
 };
 use uuid::Uuid;
 
@@ -26,6 +27,7 @@ use super::{
     plan::{Control, PAGES},
     session::{Member, Open, Session, positions},
     tasks::{Lock, Shared, Tasks, sleep},
+    terms,
     truth::{Pages, is_rotten, sound},
 };
 use crate::{
@@ -39,25 +41,25 @@ use crate::{
 
 /// Opens the pool. `None`: not this time.
 pub(super) async fn open(world: &Shared, tasks: &Rc<Tasks>, writer: usize) -> Option<Rc<Session>> {
-    let (takes_over, named) = {
+    let (takes_over, named, acknowledge) = {
         let mut world = world.borrow_mut();
         let is_partial = world.plan.has_changes && !world.is_faultless && world.random.once_in(4);
         let takes_over = world.random.once_in(6);
         let mut known: Vec<_> = (0..world.targets.len()).filter(|target| world.known[*target]).collect();
         known.retain(|_| !is_partial || world.random.once_in(2));
-        (takes_over, known)
+        (takes_over, known, terms::draw(&mut world))
     };
     let mut session = None;
     // As `in_haste`.
     for is_patient in [false, true] {
-        let (outcome, sites) = ask(world, writer, &named, (takes_over, is_patient)).await;
+        let (outcome, sites) = ask(world, writer, &named, (takes_over, is_patient, &acknowledge)).await;
         let is_busy = matches!(&outcome.pool, Err(Refusal::Replica { cause, .. }) if is_busy(cause));
         let may_try = outcome.was_hasty && !is_busy && outcome.pool.is_err();
         if outcome.was_hasty {
             world.borrow_mut().count(Fault::OpenedInHaste);
         }
         session = match outcome.pool {
-            Ok(ref pool) => open_those(world, tasks, writer, (&outcome, pool, &sites)).await,
+            Ok(ref pool) => open_those((world, tasks, acknowledge), writer, (&outcome, pool, &sites)).await,
             Err(_) => None,
         };
         if !may_try {
@@ -136,14 +138,14 @@ async fn ask(
     world: &Shared,
     writer: usize,
     named: &[usize],
-    (takes_over, is_patient): (bool, bool),
+    (takes_over, is_patient, acknowledge): (bool, bool, &AckTerms),
 ) -> (Opened, BTreeMap<SiteId, usize>) {
     let terms = engine::Terms {
         require: Durability::Visible,
         min_replicas: None,
         take_over: takes_over.then_some(Duration::ZERO),
-        least_replicas: 1,
-        least_domains: 1,
+        least_replicas: acknowledge.least,
+        least_domains: acknowledge.domains,
         is_patient,
         keeper: world.borrow().plan.keeper,
     };
@@ -155,8 +157,7 @@ async fn ask(
 }
 
 async fn open_those(
-    world: &Shared,
-    tasks: &Rc<Tasks>,
+    (world, tasks, terms): (&Shared, &Rc<Tasks>, AckTerms),
     writer: usize,
     (outcome, pool, sites): (&Opened, &FoundPool, &BTreeMap<SiteId, usize>),
 ) -> Option<Rc<Session>> {
@@ -167,7 +168,7 @@ async fn open_those(
     if !outsiders.is_empty() {
         world.borrow_mut().count(Fault::NonMemberLeftOut);
     }
-    let session = new_session(world, tasks, writer, (outcome, pool, sites), &outsiders);
+    let session = new_session((world, tasks, terms), writer, (outcome, pool, sites), &outsiders);
     // What the opening has released is of no use any more.
     let of_member = |connection: &usize| pool.opened.iter().any(|opened| sites.get(&opened.site) == Some(connection));
     sites
@@ -189,8 +190,7 @@ async fn open_those(
 
 /// What the members are, and what they keep, before the opening's epoch.
 fn new_session(
-    world: &Shared,
-    tasks: &Rc<Tasks>,
+    (world, tasks, terms): (&Shared, &Rc<Tasks>, AckTerms),
     writer: usize,
     (outcome, pool, sites): (&Opened, &FoundPool, &BTreeMap<SiteId, usize>),
     outsiders: &[usize],
@@ -269,6 +269,7 @@ fn new_session(
         hold: Lock::default(),
         posting: Cell::new(0),
         older: RefCell::default(),
+        terms,
         is_stopping: Cell::new(false),
         is_marked: Cell::new(false),
         page_locks: Default::default(),

@@ -158,6 +158,14 @@ pub(super) enum Control {
     KeeperNotAwaited,
     /// A swap whose reply did not come is taken for none.
     KeeperUnknownIsNone,
+    /// A persist is acknowledged by any member, whatever its terms say.
+    TermsNotChecked,
+    /// The failure domains of the members that have a persist's bytes are not counted.
+    DomainsNotCounted,
+    /// A member is left behind although the others are not as many, in as many domains, as a persist is acknowledged by.
+    NeededLeftBehind,
+    /// A member is left behind as soon as the others are enough.
+    LeftBehindEarly,
 }
 
 impl Control {
@@ -187,7 +195,7 @@ impl Control {
     }
 }
 
-pub(super) const CONTROLS: [Control; 28] = [
+pub(super) const CONTROLS: [Control; 32] = [
     Control::AcknowledgedEarly,
     Control::PageNotMarked,
     Control::BehindAsSource,
@@ -216,4 +224,8 @@ pub(super) const CONTROLS: [Control; 28] = [
     Control::KeeperComparesNothing,
     Control::KeeperNotAwaited,
     Control::KeeperUnknownIsNone,
+    Control::TermsNotChecked,
+    Control::DomainsNotCounted,
+    Control::NeededLeftBehind,
+    Control::LeftBehindEarly,
 ];

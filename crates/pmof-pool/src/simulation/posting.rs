@@ -1,8 +1,8 @@
 //! Writes, persists and the map of written pages, as the engine has them, on simulated targets.
 
-use std::{cell::RefCell, rc::Rc, sync::Arc, time::Duration};
+use std::{cell::RefCell, rc::Rc, sync::Arc, task::Poll, time::Duration};
 
-use pmof_replication::posting::{Forgetting, Persist, Posting, finish_persist};
+use pmof_replication::posting::{AckTerms, Forgetting, Judge, Persist, Posting, finish_persist, patience};
 
 use super::{
     areas::SIZE_BYTES,
@@ -12,6 +12,7 @@ use super::{
     session::{Member, Open, Session, answer, positions, send},
     target::{Answer, Message},
     tasks::sleep,
+    terms::{Asked, AskedAll, Awaited, Remaining},
     truth::sound_page,
 };
 use crate::{
@@ -25,7 +26,7 @@ impl Posting<Message> for Session {
     type Member = Rc<Member>;
 
     fn slow_after(&self) -> Option<Duration> {
-        Some(Duration::ZERO)
+        self.terms.slow_after
     }
 
     fn state(&self, member: &Rc<Member>) -> MemberState {
@@ -59,7 +60,7 @@ impl Posting<Message> for Session {
     }
 
     fn leave_in_sync_behind(&self, position: usize) -> bool {
-        !self.view_lock.is_held() && self.may_leave_behind(&self.open.borrow().members[position])
+        !self.view_lock.is_held() && patience::leave_behind(&Remaining::without_room(self), 1 << position)
     }
 }
 
@@ -68,14 +69,25 @@ struct Persisting<'s> {
     session: &'s Session,
     open: Rc<Open>,
     write: Option<(usize, u64)>,
+    terms: AckTerms,
     reached: RefCell<Vec<Rc<Member>>>,
 }
 
 impl Session {
     /// Has the members of `open` in sync flush what was posted, a write to this page of this value, or all that was. Whether that is acknowledged.
     pub(super) async fn finish_persist(&self, open: Rc<Open>, write: Option<(usize, u64)>) -> bool {
-        let persisting = Persisting { session: self, open, write, reached: RefCell::default() };
-        finish_persist(&persisting, &mut ()).await
+        let in_sync = open.members.iter().enumerate().filter(|(_, member)| member.state().is_in_sync());
+        let flush = |(position, member)| (position, Rc::clone(member), send(&self.world, member, Message::Flush));
+        let mut flushing = AskedAll::now(self, in_sync.map(flush));
+        let terms = self.patient_terms();
+        let terms = match self.world.borrow().control {
+            Some(Control::TermsNotChecked) => AckTerms { least: 1, domains: 1, ..terms },
+            Some(Control::DomainsNotCounted) => AckTerms { domains: 1, ..terms },
+            _ => terms,
+        };
+        let open = Rc::clone(&open);
+        let persisting = Persisting { session: self, open, write, terms, reached: RefCell::default() };
+        finish_persist(&persisting, &mut flushing).await
     }
 }
 
@@ -90,20 +102,30 @@ impl Persisting<'_> {
 }
 
 impl Persist for Persisting<'_> {
-    type Flushing = ();
+    type Flushing = AskedAll;
+    type Waiting<'w>
+        = Awaited<'w>
+    where
+        Self: 'w;
     type Reached = Vec<Rc<Member>>;
     type Outcome = bool;
 
-    async fn finish_all(&self, (): &mut ()) -> Vec<Rc<Member>> {
-        let world = &self.session.world;
-        let in_sync = self.open.members.iter().filter(|member| member.state().is_in_sync());
-        let flushing: Vec<_> = in_sync.map(|member| (member, send(world, member, Message::Flush))).collect();
-        let mut reached = Vec::new();
-        for (member, question) in flushing {
-            if matches!(self.session.answer_in_time(member, question, false).await, Some(Answer::Flushed)) {
-                reached.push(Rc::clone(member));
-            }
+    fn terms(&self) -> &AckTerms {
+        &self.terms
+    }
+
+    fn waiting<'w>(&'w self, flushing: &'w mut AskedAll) -> Awaited<'w> {
+        Awaited::new(self.session, flushing, false)
+    }
+
+    async fn finish_all(&self, flushing: &mut AskedAll) -> Vec<Rc<Member>> {
+        let is_late = |asked: &Asked| asked.answer.is_pending() && asked.member.state().is_in_sync();
+        if self.session.terms.slow_after.is_some() && flushing.all.iter().any(is_late) {
+            self.session.world.borrow_mut().count(Fault::SilentAwaited);
         }
+        flushing.finish(self.session, |asked| asked.member.state().is_slow()).await;
+        let has_flushed = |asked: &&Asked| matches!(asked.answer, Poll::Ready(Some(Answer::Flushed)));
+        let reached: Vec<_> = flushing.all.iter().filter(has_flushed).map(|asked| Rc::clone(&asked.member)).collect();
         self.reached.borrow_mut().clone_from(&reached);
         reached
     }
@@ -113,37 +135,49 @@ impl Persist for Persisting<'_> {
     async fn acknowledge(&self) -> bool {
         let is_early = self.is_early();
         if is_early {
-            self.receipt(self.reached.take(), true);
+            self.receipt(self.reached.take(), &Judge { terms: &self.terms, is_acknowledged: true });
         }
         self.session.acknowledge(&self.open.members).await || is_early
     }
 
-    fn receipt(&self, reached: Vec<Rc<Member>>, is_acknowledged: bool) -> bool {
-        let has_it: Vec<_> = reached.iter().filter(|member| member.state().is_in_sync()).collect();
+    fn receipt(&self, reached: Vec<Rc<Member>>, judge: &Judge<'_>) -> bool {
+        let (session, terms) = (self.session, &self.session.terms);
+        let receipt: Vec<_> = reached.iter().filter(|member| member.state().is_in_sync()).collect();
         let counted = self.open.members.iter().filter(|member| member.state().is_data_member()).count();
-        let is_lacking = has_it.len() < counted;
-        let mut world = self.session.world.borrow_mut();
-        let is_enough = !has_it.is_empty() && self.session.epochs.borrow().is_enough(is_lacking, is_acknowledged);
+        let is_lacking = receipt.len() < counted;
+        let epochs = |is_acknowledged| session.epochs.borrow().is_enough(is_lacking, is_acknowledged);
+        let is_enough = judge.are_enough(receipt.iter().map(|member| session.domain(member)), epochs);
+        let world = &mut *session.world.borrow_mut();
+        let targets = receipt.iter().map(|member| member.target);
         if !is_enough {
             world.count(Fault::NotAcknowledged);
+            if !receipt.is_empty() && !world.are_enough(terms, targets) {
+                world.count(Fault::TermsNotMet);
+            }
             return false;
         }
         let Some((page, value)) = self.write else { return true };
         if is_lacking {
             world.count(Fault::AcknowledgedDegraded);
         }
-        for member in has_it {
-            let target = &world.targets[member.target];
-            let durable = sound_page(&target.durable[page]);
+        let has_it = |member: &&&Rc<Member>| {
             let was_put_back = member.connection.is_some_and(|connection| world.was_put_back(connection));
-            if durable != [value; WORDS] && !was_put_back && world.truth.is_newest(self.session.number) {
-                let target = member.target;
-                world.truth.violate(|| format!("the receipt of {value} names target {target}, which has {durable:?}"));
+            was_put_back || sound_page(&world.targets[member.target].durable[page]) == [value; WORDS]
+        };
+        let durable: Vec<_> = receipt.iter().filter(has_it).map(|member| member.target).collect();
+        let (is_named, is_met) = (durable.len() == receipt.len(), world.are_enough(terms, durable.iter().copied()));
+        if world.truth.is_newest(session.number) {
+            let named: Vec<_> = targets.collect();
+            if !is_named {
+                world.truth.violate(|| format!("the receipt of {value} names {named:?}, of which {durable:?} have it"));
+            }
+            if !is_met {
+                world.truth.violate(|| format!("{value} is acknowledged by {terms:?}, and {durable:?} have it"));
             }
         }
-        let writer = self.session.writer;
+        let writer = session.writer;
         world.note(|| format!("w{writer} page {page} = {value} is acknowledged"));
-        world.truth.acknowledge(self.session.number, page, value);
+        world.truth.acknowledge(session.number, page, value);
         true
     }
 }

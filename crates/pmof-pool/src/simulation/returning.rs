@@ -43,12 +43,12 @@ use crate::{
 const STEP: Duration = Duration::from_millis(50);
 
 /// So many steps, for the engine.
-fn steps(count: u64) -> Duration {
+pub(super) fn steps(count: u64) -> Duration {
     STEP * u32::try_from(count).expect("a run has fewer steps")
 }
 
 /// The steps that a time of the engine's takes.
-fn steps_of(time: Duration) -> u64 {
+pub(super) fn steps_of(time: Duration) -> u64 {
     (time.as_nanos() / STEP.as_nanos()) as u64
 }
 
@@ -356,7 +356,8 @@ impl engine::Returns for Return {
     }
 
     fn is_needed(&self) -> bool {
-        self.session.in_use() == 0
+        let open = self.session.open.borrow();
+        !self.session.terms.are_met(comparing::in_sync(&**open).map(|member| self.session.domain(member)))
     }
 
     async fn hold_all<'h>(&self, pool: &'h Session) -> Halted<Held<'h>, Self> {
@@ -393,12 +394,9 @@ impl engine::Returns for Return {
         matches!(in_time, Some(Some(Answer::Flushed)))
     }
 
-    async fn flush_last(&self, _: &Self::Held<'_>, member: &Rc<Member>, limit: Option<Duration>) -> Halted<(), Self> {
-        match within(self.world(), limit, ask(self.world(), member, Message::Flush)).await {
-            Some(Some(Answer::Flushed)) => Ok(()),
-            Some(_) => Err(Halt::Later),
-            None => Err(Halt::Slow),
-        }
+    async fn flush_last(&self, _: &Self::Held<'_>, member: &Rc<Member>, limit: Option<Duration>) -> Option<bool> {
+        let answer = within(self.world(), limit, ask(self.world(), member, Message::Flush)).await?;
+        Some(matches!(answer, Some(Answer::Flushed)))
     }
 
     async fn give_intent(&self, _: &Self::Held<'_>, _: &Rc<Member>, _: Option<Duration>) -> Halted<(), Self> {

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use pmof_control::{
-    Header, OpenFor, PoolFormat, PoolInfo, PoolName, Reply, Request, ServiceCode, USER_FLAGS_BYTES, WITNESS_BYTES,
+    FailureDomain, Header, OpenFor, PoolFormat, PoolInfo, PoolName, Reply, Request, ServiceCode, USER_FLAGS_BYTES,
+    WITNESS_BYTES,
 };
 use pmof_mem::MediumKind;
 use pmof_target::{
@@ -116,7 +117,7 @@ impl World {
                 self.remove(connection, meant)?;
                 Ok(Reply::Removed)
             }
-            Request::Domain => Ok(Reply::Domain(None)),
+            Request::Domain => Ok(Reply::Domain(self.failure_domain(number))),
             request => {
                 let is_written = self.targets[number].open_by() == Some(connection);
                 let served = match OpenReplica::<TargetRules>::takes(&request) {
@@ -129,6 +130,12 @@ impl World {
         }
     }
 
+    /// What a target says of its failure domain.
+    fn failure_domain(&self, number: usize) -> Option<FailureDomain> {
+        let name = format!("d{}", self.domain(number)?.number).parse().expect("the name of a domain");
+        Some(FailureDomain { name, is_declared: true, kernel: None })
+    }
+
     fn told_writer(&mut self, number: usize) -> Reply {
         let replica = self.targets[number].open.as_ref().expect("it is open").replica.clone();
         self.told(number, &replica)
@@ -137,6 +144,6 @@ impl World {
     /// What tells an initiator that a replica is open.
     fn told(&mut self, number: usize, replica: &OpenReplica<TargetRules>) -> Reply {
         let map = replica.map().and_then(|output| OnMedia::new(self, number).perform(output).ok());
-        replica.told(Vec::new(), None, map.as_deref())
+        replica.told(Vec::new(), self.failure_domain(number), map.as_deref())
     }
 }

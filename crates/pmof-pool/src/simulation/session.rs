@@ -3,10 +3,10 @@
 use std::{
     cell::{Cell, Ref, RefCell},
     collections::BTreeMap,
-    future::Future,
     rc::Rc,
     sync::Arc,
     task::Poll,
+    time::Duration,
 };
 
 use pmof_control::{ControlVersion, MessageHead, Reply, Request, Roster, RosterPart};
@@ -15,7 +15,7 @@ use pmof_replication::{
     following::{WriteCount, finish},
     keeper::KeeperError,
     member_state::{Event, Link, MemberCell, MemberState, Transition},
-    posting,
+    posting::{self, AckTerms, Patience, patience},
     returning::Trust,
 };
 use uuid::Uuid;
@@ -24,21 +24,23 @@ use super::{
     faults::Fault,
     following::Following,
     judging::CheckedRules,
-    keeping::{Asked, PoolKeeper},
+    keeping::{self, PoolKeeper},
     members::Candidate,
     names::fresh,
     plan::{Control, PAGES, WORDS},
     target::{Answer, Message},
     tasks::{Lock, Shared, Tasks, sleep, until},
+    terms::{Asked, AskedAll, Awaited},
     truth::{Pages, sound},
     versions::REQUEST_ID,
 };
 use crate::{
+    ReplicaDomain,
     catch_up::CatchUp,
     membership::Membership,
     older_pages::OlderPages,
     pages::{PAGE_BYTES, PageMap},
-    view::{Positions, View},
+    view::{Positions, View, bits},
 };
 
 /// A member as its writer sees it, in the states that the library ships.
@@ -132,6 +134,7 @@ pub(super) struct Session {
     pub(super) hold: Lock,
     pub(super) posting: Cell<usize>,
     pub(super) older: RefCell<OlderPages>,
+    pub(super) terms: AckTerms,
     pub(super) is_stopping: Cell<bool>,
     pub(super) is_marked: Cell<bool>,
     pub(super) page_locks: [Lock; PAGES],
@@ -170,18 +173,23 @@ pub(super) fn send(world: &Shared, member: &Member, message: Message) -> Option<
     Some(world.borrow_mut().send(connection, message))
 }
 
-/// Waits for an answer. `None`: the member is lost.
-pub(super) async fn answer(world: &Shared, member: &Member, question: Option<u64>) -> Option<Answer> {
-    let (connection, question) = (member.connection?, question?);
-    let answer = std::future::poll_fn(|_| world.borrow_mut().answer(connection, question)).await;
+/// An answer that is there. `None`: the member is lost.
+pub(super) fn try_answer(world: &Shared, member: &Member, question: Option<u64>) -> Poll<Option<Answer>> {
+    let (Some(connection), Some(question)) = (member.connection, question) else { return Poll::Ready(None) };
+    let answer = std::task::ready!(world.borrow_mut().answer(connection, question));
     if !member.state().is_connected() {
-        return None;
+        return Poll::Ready(None);
     }
     if answer.is_none() || matches!(answer, Some(Answer::Refused)) {
         fail(world, member);
-        return None;
+        return Poll::Ready(None);
     }
-    answer
+    Poll::Ready(answer)
+}
+
+/// Waits for an answer. `None`: the member is lost.
+pub(super) async fn answer(world: &Shared, member: &Member, question: Option<u64>) -> Option<Answer> {
+    std::future::poll_fn(|_| try_answer(world, member, question)).await
 }
 
 pub(super) async fn ask(world: &Shared, member: &Member, message: Message) -> Option<Answer> {
@@ -238,7 +246,7 @@ impl Driver for Session {
 
     fn keeper(&self) -> Self::Keeper<'_> {
         if self.world.borrow().keeper.is_some() {
-            PoolKeeper::Outside(Asked { world: Rc::clone(&self.world), writer: self.writer })
+            PoolKeeper::Outside(keeping::Asked { world: Rc::clone(&self.world), writer: self.writer })
         } else {
             PoolKeeper::Members(MemberQuorum::of(self))
         }
@@ -255,24 +263,24 @@ impl Driver for Session {
     /// The view is locked. A member that takes too long may be left behind.
     async fn tell(&self, asked: Positions, request: &Request, expected: &Reply) -> Positions {
         let members = self.members.borrow().clone();
-        let asked = members.iter().enumerate().filter(|(position, _)| asked & (1 << position) != 0);
-        let asked: Vec<_> = asked
-            .map(|(position, member)| {
-                (position, member, send(&self.world, member, encoded(&self.world, member, request)))
-            })
-            .collect();
-        let mut answered = 0;
-        for (position, member, question) in asked {
-            if question.is_none() {
-                continue;
-            }
+        let asked = bits(asked).filter_map(|position| {
+            let member = members.get(position)?;
+            let question = send(&self.world, member, encoded(&self.world, member, request))?;
             if member.state().is_slow() {
                 self.world.borrow_mut().count(Fault::SlowAsked);
             }
-            match self.answer_in_time(member, question, true).await {
-                Some(answer) if reply_in(&answer).as_ref() == Some(expected) => answered |= 1 << position,
-                None if member.state().is_slow() => {}
-                _ => fail(&self.world, member),
+            Some((position, Rc::clone(member), Some(question)))
+        });
+        let mut asked = AskedAll::now(self, asked);
+        let patience = Patience::of_answers(&self.patient_terms(), &self.epochs.borrow());
+        let left_behind = patience::wait(&mut Awaited::new(self, &mut asked, true), patience).await;
+        asked.finish(self, |asked| left_behind & (1 << asked.position) != 0).await;
+        let mut answered = 0;
+        for Asked { position, member, answer, .. } in asked.all {
+            match answer {
+                Poll::Ready(Some(answer)) if reply_in(&answer).as_ref() == Some(expected) => answered |= 1 << position,
+                Poll::Ready(_) => fail(&self.world, &member),
+                Poll::Pending => {}
             }
         }
         answered
@@ -336,53 +344,20 @@ impl Session {
         }
     }
 
-    fn prompt(&self) -> Positions {
-        positions(&self.members.borrow(), MemberState::is_prompt)
-    }
-
-    /// As `State::leave_behind`.
-    pub(super) fn may_leave_behind(&self, member: &Member) -> bool {
-        let position = self.members.borrow().iter().position(|other| std::ptr::eq(Rc::as_ptr(other), member));
-        let slow = position.map_or(0, |position| 1 << position);
-        let may = self.view().may_go_on_with(self.prompt() & !slow, self.in_use() & !slow);
-        if may && slow != 0 {
-            member.take(Event::LeftBehind);
-            self.world.borrow_mut().count(Fault::SlowLeftBehind);
+    /// What its persists are acknowledged by, with the time that members have.
+    pub(super) fn patient_terms(&self) -> AckTerms {
+        let slow_after = self.terms.slow_after;
+        match self.world.borrow().control {
+            Some(Control::LeftBehindEarly) => {
+                AckTerms { slow_after: slow_after.and(Some(Duration::ZERO)), ..self.terms }
+            }
+            _ => self.terms,
         }
-        may && slow != 0
     }
 
-    /// Waits for an answer; now and then not as long as it takes, where the others are enough. `None`: the member is lost, or left behind.
-    /// `has_view`: the view is locked by the caller.
-    pub(super) async fn answer_in_time(
-        &self,
-        member: &Member,
-        question: Option<u64>,
-        has_view: bool,
-    ) -> Option<Answer> {
-        let mut patience = {
-            let mut world = self.world.borrow_mut();
-            let is_impatient = !world.is_faultless && world.random.once_in(4);
-            is_impatient.then(|| world.random.below(40))
-        };
-        let mut waiting = std::pin::pin!(answer(&self.world, member, question));
-        std::future::poll_fn(|context| {
-            if let Poll::Ready(answer) = waiting.as_mut().poll(context) {
-                return Poll::Ready(answer);
-            }
-            if member.state().is_slow() && !has_view {
-                return Poll::Ready(None);
-            }
-            if let Some(steps) = &mut patience {
-                *steps = steps.saturating_sub(1);
-                let is_free = has_view || !self.view_lock.is_held();
-                if *steps == 0 && is_free && !member.state().is_slow() && self.may_leave_behind(member) {
-                    return Poll::Ready(None);
-                }
-            }
-            Poll::Pending
-        })
-        .await
+    /// The failure domain of a member.
+    pub(super) fn domain(&self, member: &Member) -> Option<ReplicaDomain> {
+        self.world.borrow().domain(member.target)
     }
 
     /// The writer knows of each connection that is lost.
@@ -462,7 +437,9 @@ impl Session {
 
     /// As `Epochs::acknowledge`.
     pub(super) async fn acknowledge(&self, members: &[Rc<Member>]) -> bool {
-        let is_due = !self.is_marked.get() || self.world.borrow_mut().random.once_in(4);
+        // A mark that the member lacks which has joined would show it to be older.
+        let has_marks = self.world.borrow().control != Some(Control::KeeperUnknownIsNone);
+        let is_due = !self.is_marked.get() || (has_marks && self.world.borrow_mut().random.once_in(4));
         if !is_due && positions(members, MemberState::is_in_sync) == self.view().current() {
             return true;
         }

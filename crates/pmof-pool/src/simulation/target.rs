@@ -80,6 +80,8 @@ pub(super) struct Target {
     /// Its process is stopped, and the step at which it last went on.
     pub(super) is_paused: bool,
     pub(super) resumed_at: u64,
+    /// Its disk is slow: a flush takes so many steps, and so does a change of the state.
+    pub(super) disk_steps: u64,
     /// A flush failed: all that follow do, until the replica is opened anew.
     pub(super) is_poisoned: bool,
     /// What is flushed finds no room, or not for all.
@@ -131,6 +133,7 @@ impl Target {
             fails_read: false,
             is_paused: false,
             resumed_at: 0,
+            disk_steps: 0,
             is_poisoned: false,
             is_full: false,
             restored: None,

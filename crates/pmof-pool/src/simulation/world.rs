@@ -8,6 +8,7 @@ use std::{
 };
 
 use pmof_control::{OpenFor, PoolState, Reply, Request, Role, Roster, RosterMember, SettledVersion};
+use pmof_mem::Evidence;
 use pmof_replication::keeper::KeptBy;
 use pmof_target::engine::OpenReplica;
 
@@ -23,7 +24,7 @@ use super::{
     truth::{Pages, Truth},
 };
 use crate::{
-    PoolUrl,
+    PoolUrl, ReplicaDomain,
     roster::{FoundMember, made},
 };
 
@@ -81,6 +82,8 @@ pub(super) struct World {
     pub(super) targets: Vec<Target>,
     /// Where each of them is found.
     pub(super) urls: Vec<Arc<PoolUrl>>,
+    /// The failure domains that they are in; `None`: it is unknown.
+    domains: Vec<Option<u16>>,
     /// Where replicas have been that somebody might ask for.
     pub(super) known: Vec<bool>,
     pub(super) plan: Plan,
@@ -156,7 +159,10 @@ impl World {
             target.roster = Some(Rc::clone(&roster));
         }
         let mut random = Random::new(seed);
+        let mut of_domains = Random::new(seed.rotate_left(20));
+        let mut domain = |_| (!of_domains.once_in(6)).then(|| of_domains.below(3) as u16);
         Self {
+            domains: (0..plan.machines).map(&mut domain).collect(),
             clocks: (0..plan.writers + 2).map(|_| Clock::any(&mut random)).collect(),
             random,
             decay: Random::new(seed.rotate_left(16)),
@@ -209,6 +215,11 @@ impl World {
     /// The process that looks at the pool, behind the writers and the one that writes when nothing fails.
     pub(super) fn looker(&self) -> usize {
         self.plan.writers + 1
+    }
+
+    /// The failure domain of a target, by its number in the pool.
+    pub(super) fn domain(&self, target: usize) -> Option<ReplicaDomain> {
+        self.domains[target].map(|number| ReplicaDomain { number, evidence: Evidence::Declared })
     }
 
     /// `None`: the target is not reached.
@@ -314,7 +325,10 @@ impl World {
             let link = self.links[connection.writer][connection.target];
             let (here, there) = (connection.is_open_here, connection.is_open_there);
             let is_paused = self.targets[connection.target].is_paused || self.is_held_back(index);
-            if there && !is_paused && !connection.requests.is_empty() && !link.requests_blocked {
+            let is_on_disk = connection.requests.front().is_some_and(|(question, sent, message)| {
+                self.step < sent + self.disk_steps(connection.target, *question, message)
+            });
+            if there && !is_paused && !is_on_disk && !connection.requests.is_empty() && !link.requests_blocked {
                 events.extend([Event::Deliver(index); 6]);
             }
             if here && !connection.replies.is_empty() && !link.replies_blocked {
@@ -347,6 +361,9 @@ impl World {
                 if sent < self.targets[target].resumed_at {
                     self.count(Fault::ServedAfterPause);
                 }
+                if self.disk_steps(target, question, &message) > 0 {
+                    self.count(Fault::DiskSlow);
+                }
                 if self.connections[index].duplicates && may_come_twice(&message) {
                     self.connections[index].duplicates = false;
                     self.count(Fault::ControlDuplicated);
@@ -373,6 +390,15 @@ impl World {
             Event::NoticeThere(index) => self.end_there(index),
             Event::NoticeHere(index) | Event::TimeOut(index) => self.close_here(index),
         }
+    }
+
+    /// The steps that a flush takes, or a change of a state: on some disks, and now and then on all.
+    fn disk_steps(&self, target: usize, question: u64, message: &Message) -> u64 {
+        if self.is_faultless || matches!(message, Message::Write { .. } | Message::Read) {
+            return 0;
+        }
+        let now_and_then = if question % SLOW_RATE == 0 { question / SLOW_RATE % SLOW_STEPS } else { 0 };
+        now_and_then.max(self.targets[target].disk_steps)
     }
 
     /// What it is to be late, or before what was sent first.
@@ -429,6 +455,10 @@ impl World {
         }
     }
 }
+
+/// One of so many flushes and requests takes a disk fewer steps than this.
+const SLOW_RATE: u64 = 12;
+const SLOW_STEPS: u64 = 60;
 
 /// A message that takes longer is delayed.
 const DELAYED_STEPS: u64 = 30;

@@ -8,7 +8,7 @@ use pmof_control::{Epoch, PoolState, Reply, Request};
 use uuid::Uuid;
 
 use super::{Agreement, Found, agree};
-use crate::view::{Change, Introduction, Positions, Step, View};
+use crate::view::{Change, Introduction, Positions, Step, View, bits};
 
 #[derive(Clone, Debug)]
 struct Target {
@@ -54,10 +54,6 @@ struct Seen {
     reads: u64,
     /// The first reader, or writer, that was told that older bytes are current.
     violation: Option<String>,
-}
-
-fn bits(positions: Positions) -> impl Iterator<Item = usize> {
-    (0..Positions::BITS as usize).filter(move |position| positions & (1 << position) != 0)
 }
 
 /// All sets of these members, the empty one included.

@@ -8,6 +8,7 @@ use std::{format, rc::Rc, string::String};
 use super::*;
 use crate::{
     comparing::{Compared, ShippedRules},
+    epochs::Epochs,
     member_state::{Event, MemberCell},
     pages::PAGE_BYTES,
 };
@@ -33,6 +34,9 @@ struct Pool {
     are_others_enough: Cell<bool>,
     /// The member that is lost when the map is begun.
     lost: Cell<Option<usize>>,
+    terms: AckTerms,
+    /// The failure domains of the members that have flushed.
+    reached: Vec<Option<u16>>,
     steps: RefCell<Vec<String>>,
 }
 
@@ -47,6 +51,8 @@ fn pool() -> Pool {
         has_room: Cell::new(true),
         are_others_enough: Cell::new(true),
         lost: Cell::new(None),
+        terms: AckTerms::ALL,
+        reached: [0, 1, 2].map(Some).into(),
         steps: RefCell::default(),
     }
 }
@@ -144,10 +150,59 @@ fn a_write_that_a_member_missed_is_copied_to_it() {
     assert_eq!(missing(), [1, 2]);
 }
 
+impl patience::Members for Pool {
+    fn terms(&self) -> AckTerms {
+        self.terms
+    }
+
+    fn with<T>(&self, _: impl FnOnce(&Epochs) -> T) -> T {
+        panic!("no time is over")
+    }
+
+    fn positions(&self, _: impl Fn(MemberState) -> bool) -> Positions {
+        0
+    }
+
+    fn domain(&self, _: usize) -> Option<ReplicaDomain> {
+        None
+    }
+
+    fn leave_behind(&self, _: usize) {}
+}
+
+/// Flushes that are done.
+struct Done<'p>(&'p Pool);
+
+impl patience::Waiting for Done<'_> {
+    type Members = Pool;
+
+    fn now(&self) -> Duration {
+        panic!("there is nothing to wait for")
+    }
+
+    async fn wait_for_each(&mut self, slice: Duration) -> Positions {
+        self.0.step(format!("each for {slice:?}"));
+        0
+    }
+
+    fn with_members<T>(&self, look: impl FnOnce(&Pool) -> T) -> Option<T> {
+        Some(look(self.0))
+    }
+}
+
 impl Persist for Pool {
     type Flushing = ();
+    type Waiting<'w> = Done<'w>;
     type Reached = ();
     type Outcome = bool;
+
+    fn terms(&self) -> &AckTerms {
+        &self.terms
+    }
+
+    fn waiting<'w>(&'w self, (): &'w mut ()) -> Done<'w> {
+        Done(self)
+    }
 
     async fn finish_all(&self, (): &mut ()) {
         self.step("flushed".into());
@@ -162,9 +217,11 @@ impl Persist for Pool {
         true
     }
 
-    fn receipt(&self, (): (), is_acknowledged: bool) -> bool {
+    fn receipt(&self, (): (), judge: &Judge<'_>) -> bool {
         self.step("receipt".into());
-        is_acknowledged
+        let domain = |number| ReplicaDomain { number, evidence: pmof_terms::Evidence::Declared };
+        let have_it = self.reached.iter().map(|number| number.map(domain));
+        judge.are_enough(have_it, |is_acknowledged| is_acknowledged || self.reached.len() == 3)
     }
 }
 
@@ -173,6 +230,34 @@ fn a_persist_is_acknowledged_behind_its_flush() {
     let pool = pool();
     assert!(done(finish_persist(&pool, &mut ())));
     assert_eq!(pool.steps.take(), ["flushed", "fenced?", "known", "receipt"]);
+    let terms = AckTerms { slow_after: Some(Duration::from_millis(8)), ..AckTerms::ALL };
+    let pool = Pool { terms, ..pool };
+    assert!(done(finish_persist(&pool, &mut ())));
+    assert_eq!(pool.steps.take(), ["each for 2ms", "flushed", "fenced?", "known", "receipt"]);
+}
+
+#[test]
+fn a_persist_is_acknowledged_by_its_terms_only() {
+    let is_acknowledged = |least: usize, domains: usize, reached: &[Option<u16>]| {
+        let (terms, pool) = (AckTerms { least, domains, ..AckTerms::ALL }, Pool { reached: reached.into(), ..pool() });
+        let receipt = |is_acknowledged| pool.receipt((), &Judge { terms: &terms, is_acknowledged });
+        assert_eq!(receipt(false), receipt(true) && reached.len() == 3);
+        receipt(true)
+    };
+    assert!(!is_acknowledged(1, 1, &[]) && is_acknowledged(1, 1, &[None]));
+    assert!(!is_acknowledged(2, 1, &[Some(1)]) && is_acknowledged(2, 1, &[Some(1); 2]));
+    assert!(!is_acknowledged(1, 2, &[Some(1); 3]) && is_acknowledged(1, 2, &[Some(1), Some(2)]));
+    assert!(!is_acknowledged(1, 2, &[Some(1), None, None]), "one that is unknown adds none");
+    assert!(is_acknowledged(3, 3, &[Some(1), Some(2), Some(3)]) && !is_acknowledged(3, 3, &[Some(1), Some(2)]));
+}
+
+#[test]
+fn terms_that_cannot_be_met_are_told() {
+    let terms = |least: usize, domains: usize| AckTerms { least, domains, ..AckTerms::ALL };
+    assert_eq!(terms(3, 1).check_can_be_met(2, 2), Err(("replicas", 3, 2)));
+    assert_eq!(terms(1, 3).check_can_be_met(3, 2), Err(("failure domains", 3, 2)));
+    assert_eq!(terms(3, 3).check_can_be_met(3, 3), Ok(()));
+    assert_eq!(terms(1, 1).check_can_be_met(1, 0), Ok(()), "an unknown one is enough");
 }
 
 impl Contents for Pool {

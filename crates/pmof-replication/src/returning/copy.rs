@@ -206,7 +206,10 @@ pub(super) async fn join<D: Returns>(driver: &D, member: &D::Member, catch_up: &
         catch_up.close_window(&window);
         copied_bytes += copied?;
     }
-    driver.flush_last(&held, member, limit).await?;
+    let is_flushed = driver.flush_last(&held, member, limit).await.ok_or(Halt::Slow)?;
+    if !is_flushed {
+        return Err(Halt::Later);
+    }
     // Before it is a member: its map lacks nothing that the others' have.
     driver.give_intent(&held, member, limit).await?;
     confirm(driver, &*epochs, member, (&joining, limit)).await?;

@@ -282,16 +282,13 @@ pub trait Returns: Sized {
     /// Waits for a flush, for so long at most. False: it took longer, and was awaited all the same, or the member is lost.
     fn finish_flush_within(&self, flushing: Self::Flushing, limit: Duration) -> impl Future<Output = bool>;
 
-    /// Makes everything durable on a member that is about to join, while nothing is posted.
-    ///
-    /// # Errors
-    /// [`Halt::Later`], or [`Halt::Slow`] where the limit is over.
+    /// Makes everything durable on a member that is about to join, while nothing is posted. Whether it is; `None`: that takes longer than the limit.
     fn flush_last(
         &self,
         held: &Self::Held<'_>,
         member: &Self::Member,
         limit: Option<Duration>,
-    ) -> impl Future<Output = Halted<(), Self>>;
+    ) -> impl Future<Output = Option<bool>>;
 
     /// Has a member that is about to join keep the map of write intent that the others have.
     ///

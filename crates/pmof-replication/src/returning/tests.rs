@@ -475,8 +475,11 @@ impl Returns for Bringing {
         self.0.outcome("in time", &member).is_ok()
     }
 
-    async fn flush_last(&self, _: &Self::Held<'_>, member: &Member, _: Option<Duration>) -> Halted<(), Self> {
-        self.0.outcome("flush the last", member)
+    async fn flush_last(&self, _: &Self::Held<'_>, member: &Member, _: Option<Duration>) -> Option<bool> {
+        match self.0.outcome("flush the last", member) {
+            Err(Halt::Slow) => None,
+            outcome => Some(outcome.is_ok()),
+        }
     }
 
     async fn give_intent(&self, _: &Self::Held<'_>, member: &Member, _: Option<Duration>) -> Halted<(), Self> {

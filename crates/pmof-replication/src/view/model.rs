@@ -13,7 +13,7 @@ use pmof_control::{Epoch, PoolState, Request};
 use stateright::{Checker, HasDiscoveries, Model, Property};
 use uuid::Uuid;
 
-use super::{Positions, View};
+use super::{Positions, View, bits};
 use crate::lineage::{Found, agree, quorum, votes_needed};
 use writer::{Doing, Phase, Session};
 
@@ -123,10 +123,6 @@ impl PartialEq for World {
     fn eq(&self, other: &Self) -> bool {
         self.key == other.key
     }
-}
-
-fn bits(positions: Positions) -> impl Iterator<Item = usize> {
-    (0..Positions::BITS as usize).filter(move |position| positions & (1 << position) != 0)
 }
 
 impl World {

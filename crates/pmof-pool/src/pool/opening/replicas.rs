@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use pmof_control::{OpenFor, Role, Roster, RosterMember};
-use pmof_replication::opening::{Left, OpenedReplica};
+use pmof_replication::{
+    opening::{Left, OpenedReplica},
+    posting::AckTerms,
+};
 
 use super::{New, Opened, Opening, failed};
 use crate::{
@@ -14,7 +17,6 @@ use crate::{
     member::{AbsentMember, Member, Standing},
     pool::{
         Open,
-        acknowledge::AckTerms,
         compare::Comparable,
         domains::number_domains,
         epochs::Epochs,

@@ -275,7 +275,7 @@ impl engine::Returns for Return<'_> {
         held: &Self::Held<'_>,
         member: &Arc<dyn Member>,
         limit: Option<Duration>,
-    ) -> Halted<(), Self> {
+    ) -> Option<bool> {
         held.open().flush_last(self.position, &**member, limit)
     }
 
