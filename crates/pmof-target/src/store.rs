@@ -342,7 +342,7 @@ impl PoolStore {
     }
 
     /// Up to `limit` names of pools after `after`, in order. Files that are nothing of a pool's are passed over; a
-    /// damaged pool is named, also one whose header was overwritten or zeroed, and [`info`](Self::info) says what is wrong with it.
+    /// damaged pool is named, also one whose header was overwritten or zeroed, and so is a file that cannot be read: [`info`](Self::info) says what is wrong with it.
     pub fn list(&self, after: Option<&PoolName>, limit: usize) -> Result<Vec<PoolName>, StoreError> {
         let mut left = limit;
         self.list_while(after, |_| {
@@ -369,10 +369,14 @@ impl PoolStore {
     ) -> Result<Vec<PoolName>, StoreError> {
         // A directory that was removed while it is open lists nothing.
         rustix::fs::stat(self.root.path()).map_err(|errno| self.root.io("stat", "", errno))?;
-        let looks_like_a_pool = |name: &PoolName| {
-            let header = self.root.entry(name).ok().and_then(|entry| entry.header().ok());
-            header.is_some_and(|header| header != Err(HeaderError::NotAPool))
-        };
+        let looks_like_a_pool =
+            |name: &PoolName| match self.root.entry(name).and_then(|entry| self.header_of(name, &entry)) {
+                Err(StoreError::NotFound { .. } | StoreError::NotAFile { .. }) => false,
+                Err(StoreError::Header { source: HeaderError::NotAPool, .. }) => false,
+                // What cannot be read may be a pool; only what is no file of its own is known to be none.
+                Err(StoreError::Io { .. }) => self.root.is_regular(name.as_str()),
+                Ok(_) | Err(_) => true,
+            };
         let on_devices: HashSet<_> =
             self.names_on_devices().filter(|name| after.is_none_or(|after| name > after)).collect();
         let mut names: Vec<_> = self.root.names_after(after)?;

@@ -241,7 +241,8 @@ impl Root {
         Ok(own)
     }
 
-    fn is_regular(&self, entry: &str) -> bool {
+    /// Whether it is a file, and no link to one. False also where that is not known.
+    pub(super) fn is_regular(&self, entry: &str) -> bool {
         rustix::fs::statat(&self.directory, entry, AtFlags::SYMLINK_NOFOLLOW)
             .is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile)
     }

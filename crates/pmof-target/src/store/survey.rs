@@ -27,7 +27,7 @@ pub(crate) struct Surveyed {
 
 impl PoolStore {
     /// Looks at every pool once, in the order of their names: at its header, its state and its roster. Files that are nothing of a pool's are
-    /// passed over, and so are files that vanish meanwhile. Fails where the root cannot be read.
+    /// passed over, and so are files that vanish meanwhile; a file that cannot be read may be a pool. Fails where the root cannot be read.
     pub(crate) fn survey(
         &self,
         mut visit: impl FnMut(PoolName, Result<Surveyed, StoreError>),
@@ -37,9 +37,11 @@ impl PoolStore {
             if self.device(&name).is_some() {
                 continue;
             }
-            let Ok(entry) = self.root.entry(&name) else { continue };
-            match self.surveyed(&name, &entry, written.contains(&name)) {
+            match self.root.entry(&name).and_then(|entry| self.surveyed(&name, &entry, written.contains(&name))) {
+                Err(StoreError::NotFound { .. } | StoreError::NotAFile { .. }) => {}
                 Err(StoreError::Header { source: HeaderError::NotAPool, .. }) => {}
+                // A directory, say, that may not be opened.
+                Err(StoreError::Io { .. }) if !self.root.is_regular(name.as_str()) => {}
                 seen => visit(name, seen),
             }
         }

@@ -139,3 +139,39 @@ fn the_effective_user_says_whether_a_root_is_writable() {
     });
     assert!(!is_writable);
 }
+
+/// One that the target may not read may be a pool: it is listed, and a look at it says why.
+#[test]
+fn a_file_that_cannot_be_read_is_listed() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let (root, store) = fresh();
+    if !rustix::process::getuid().is_root() {
+        skip_report::skipped!("only root can be another user");
+        return;
+    }
+    fs::set_permissions(root.path(), fs::Permissions::from_mode(0o755)).expect("changed");
+    fs::create_dir(root.path().join("directory")).expect("made");
+    for kept in ["secret", "directory"] {
+        let path = root.path().join(kept);
+        if kept == "secret" {
+            fs::write(&path, b"x").expect("written");
+        }
+        fs::set_permissions(path, fs::Permissions::from_mode(0)).expect("changed");
+    }
+    let (names, why, surveyed) = thread::scope(|scope| {
+        let as_another = scope.spawn(|| {
+            // Of this thread only, which ends.
+            rustix::thread::set_thread_res_uid(None, rustix::fs::Uid::from_raw(65_534), None).expect("another user");
+            let mut surveyed = Vec::new();
+            store.survey(|name, seen| surveyed.push((name.to_string(), seen.is_ok()))).expect("a survey");
+            (store.list(None, 9).expect("a list"), store.info(&name("secret")), surveyed)
+        });
+        as_another.join().expect("no panic")
+    });
+    assert_eq!(names, [name("secret")]);
+    assert!(matches!(&why, Err(StoreError::Io { call: "open", .. })), "{why:?}");
+    assert_eq!(surveyed, [("secret".to_owned(), false)]);
+    // The control: what can be read and is nothing of a pool's is in no list.
+    assert!(store.list(None, 9).expect("a list").is_empty());
+}
