@@ -180,6 +180,11 @@ fn is_here(member: &MemberStatus) -> bool {
     matches!(member.state, InSync | Syncing | Behind(_) | Witness)
 }
 
+/// How many members have to be there so that no others go on without them.
+fn votes_needed(members: &PoolMembers) -> usize {
+    (members.made_count + members.witness_count + 1).saturating_sub(members.quorum)
+}
+
 impl StatusReport {
     fn new(members: &PoolMembers) -> Self {
         let told = members.writer_status.as_ref();
@@ -199,7 +204,7 @@ impl StatusReport {
             in_sync_count: members.in_sync_count(),
             witness_count: members.witness_count,
             quorum: members.quorum,
-            needed: (members.made_count + members.witness_count + 1).saturating_sub(members.quorum),
+            needed: votes_needed(members).max(members.quorum),
             here: members.members.iter().filter(|member| is_here(member)).count(),
             losses_survived: members.losses_survived,
             members: listed,
@@ -248,6 +253,11 @@ impl StatusReport {
                  go on without it: `pmof pool replace MEMBER N NEW --force`"
             ),
             _ => format!(
+            // Of an even number, half know that no others go on without them, and a majority has to know of an opening for writing.
+            _ if all % 2 == 0 && here == all / 2 => format!(
+                "{here} of its {all} members {is} there, and an opening for writing takes {needed}, which have to know of it; bring back {} more, or {read}",
+                needed - here
+            ),
                 "{here} of its {all} members {is} there, and it takes {needed} to know that no other goes on without them; bring back {} more, or {read}",
                 needed - here
             ),

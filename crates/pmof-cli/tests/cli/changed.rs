@@ -467,3 +467,20 @@ fn a_member_in_the_failure_domain_of_another_is_warned_of() {
         child.wait().unwrap();
     }
 }
+
+/// Of four, two are enough to read, and three have to know of an opening for writing.
+#[test]
+fn half_of_the_members_are_too_few_to_write() {
+    let (mut four, urls) = made(3);
+    pmof(["pool", "add", "--witness", &urls[0], &urls[3]]);
+    four[1].kill();
+    four[2].kill();
+    let said = pmof(["pool", "status", &urls[0]]);
+    let too_few =
+        "2 of its 4 members are there, and an opening for writing takes 3, which have to know of it; bring back 1 more";
+    assert!(said.code == Some(1) && said.errors.contains(too_few), "{said:?}");
+    let said = pmof(["pool", "status", "--json", &urls[0]]);
+    let report: serde_json::Value = serde_json::from_str(said.output.lines().next().unwrap()).unwrap();
+    let numbers = ["needed", "here", "quorum", "losses_survived"].map(|name| report[name].as_u64());
+    assert_eq!(numbers, [Some(3), Some(2), Some(3), None], "{report}");
+}
