@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::{ChangeError, PersistFailure, PoolUrl, PoolUrlError, ReplicaPlace, TargetUrl, lineage::Apart};
 
-use self::lists::{domains, listed};
+use self::lists::{domains, failed, listed};
 
 pub(crate) use self::reasons::told;
 
@@ -436,9 +436,9 @@ pub enum PoolError {
     /// Fewer members can be opened than an opening needs, since one is out of reach or unfit.
     #[error(
         "{here} of the pool's {made} members can be opened, and it takes {needed} to know that no other goes on without them: bring back as many, or read what is there with fewer \
-         (min_replicas, pmof cp --min-replicas){}; {replica:#} failed: {}",
+         (min_replicas, pmof cp --min-replicas){}; {}",
         if *made == 2 { "; or, where the other one is lost for good, go on without it (pmof pool replace --force)" } else { "" },
-        causes(source)
+        failed(replica, source, others)
     )]
     TooFew {
         /// Members that can be opened.
@@ -451,6 +451,8 @@ pub enum PoolError {
         replica: Arc<ReplicaPlace>,
         /// Why.
         r#source: Arc<ReplicaError>,
+        /// The others that cannot, and why.
+        others: Vec<(Arc<ReplicaPlace>, Arc<ReplicaError>)>,
     },
     /// Fewer replicas can be opened together than the opening needs.
     #[error(

@@ -484,3 +484,15 @@ fn half_of_the_members_are_too_few_to_write() {
     let numbers = ["needed", "here", "quorum", "losses_survived"].map(|name| report[name].as_u64());
     assert_eq!(numbers, [Some(3), Some(2), Some(3), None], "{report}");
 }
+
+#[test]
+fn all_members_that_are_missing_are_named() {
+    let mut three: [Target; 3] = std::array::from_fn(|_| Target::start());
+    let urls: Vec<_> = three.iter().map(|target| target.url("orders")).collect();
+    options(&urls).create(1 << 20).unwrap().close().unwrap();
+    three[1].kill();
+    three[2].kill();
+    let words = ["1 of the pool's 3 members can be opened", "; 2 failed: ", &urls[1], &urls[2], "Connection refused"];
+    pmof(["pool", "scrub", &urls[0]]).failed(&words);
+    pmof(["cp", &urls[0], "/dev/shm/never"]).failed(&words);
+}

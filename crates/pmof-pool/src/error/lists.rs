@@ -17,6 +17,18 @@ pub(super) fn listed<E: Error>(replicas: &[(Arc<ReplicaPlace>, Arc<E>)]) -> Stri
     text
 }
 
+/// What failed, of one replica or of several.
+pub(super) fn failed<E: Error + 'static>(
+    replica: &ReplicaPlace,
+    why: &Arc<E>,
+    others: &[(Arc<ReplicaPlace>, Arc<E>)],
+) -> String {
+    match others {
+        [] => format!("{replica:#} failed: {}", causes(why)),
+        others => format!("{} failed: {replica}: {};{}", 1 + others.len(), causes(why), listed(others)),
+    }
+}
+
 pub(super) fn domains(replicas: &[(Arc<ReplicaPlace>, Option<String>)]) -> String {
     let domain = |(replica, domain): &(Arc<ReplicaPlace>, Option<String>)| {
         format!("{replica} in {}", domain.as_deref().unwrap_or("an unknown one"))

@@ -29,7 +29,8 @@ impl Opening {
             }
             Refusal::TooFew { here, made, needed, position, cause } => {
                 let (replica, source) = self.named((position, cause));
-                PoolError::TooFew { here, made, needed, replica, source }
+                let others = left_out.into_iter().filter(|(other, _)| *other != replica).collect();
+                PoolError::TooFew { here, made, needed, replica, source, others }
             }
             Refusal::Degraded { opened, made, needed } => PoolError::Degraded { opened, made, needed, left_out },
             Refusal::UncertainRoster => PoolError::UncertainRoster { replicas: left_out },
