@@ -75,18 +75,20 @@ pub(super) fn run(args: &ListArgs, connect: ConnectArgs) -> anyhow::Result<()> {
 pub(crate) fn lines(target: &TargetUrl, options: &PoolOptions) -> anyhow::Result<Vec<PoolLine>> {
     let pools = describe_pools(target, options).context("cannot list the pools")?;
     let mut lines: Vec<_> = pools.iter().map(|(name, info)| PoolLine::new(name, info.as_deref())).collect();
-    let writers: Vec<_> = lines.iter().filter_map(|line| Some((staged_for(line)?, line.open_by.clone()?))).collect();
+    let staged: Vec<_> = lines.iter().filter_map(|line| Some((staged_for(line)?, line.open_by.clone()))).collect();
     for line in lines.iter_mut().filter(|line| line.health == "not_closed") {
-        if let Some((_, writer)) = writers.iter().find(|(name, _)| *name == line.name) {
-            (line.health, line.open_by) = ("follows", Some(writer.clone()));
+        if let Some((_, writer)) = staged.iter().find(|(name, _)| *name == line.name) {
+            (line.health, line.open_by) = ("follows", writer.clone());
         }
     }
     Ok(lines)
 }
 
-/// The asynchronous member whose staging area this is: its writer has that open, and the data as long as it is applied.
+/// The asynchronous member whose staging area this is, where no writer's death left that: its writer has that open, and the data as long as it is applied. The data
+/// lies at a consistency point between two openings and is never closed; whether the last writer ended in order, the staging area says.
 fn staged_for(line: &PoolLine) -> Option<String> {
-    line.name.strip_suffix(STAGING_SUFFIX).map(ToOwned::to_owned)
+    let name = line.name.strip_suffix(STAGING_SUFFIX).filter(|_| matches!(line.health, "open" | "closed"));
+    name.map(ToOwned::to_owned)
 }
 
 /// One line a pool, below a heading.

@@ -2,7 +2,7 @@
 
 use pmof::{Durability, Pool, PoolOptions};
 
-use crate::support::{Target, pmof};
+use crate::support::{Target, command, directory, pmof, wait_until};
 
 fn options(url: &str) -> PoolOptions {
     Pool::options().require(Durability::ProcessCrash).replica(url)
@@ -234,4 +234,30 @@ fn what_has_the_name_of_a_staging_area_is_named() {
     let said = pmof(["pool", "add", "--async", &url, &far.url("p1")]);
     said.failed(&["no member was added", &format!("`pmof pool rm {area}` removes it")]);
     assert_eq!(far.files(), ["p1.changes"]);
+}
+
+/// The data lies at a consistency point between two openings, which is nothing that its writer's death left.
+#[test]
+fn a_member_whose_writer_closed_in_order_follows() {
+    let two: [Target; 2] = std::array::from_fn(|_| Target::start());
+    let [here, far] = std::array::from_fn(|at: usize| two[at].url("orders"));
+    options(&here).create(1 << 20).unwrap().close().unwrap();
+    pmof(["pool", "add", "--async", &here, &far]).done();
+    let health = || {
+        let report = pmof(["pool", "ls", "-l", "--json", &two[1].address]).json();
+        ["orders", "orders.changes"].map(|name| {
+            let pools = report["pools"].as_array().unwrap();
+            let pool = pools.iter().find(|pool| pool["name"] == name).unwrap_or_else(|| panic!("{report}"));
+            pool["health"].as_str().unwrap().to_owned()
+        })
+    };
+    assert_eq!(health(), ["follows", "closed"]);
+    let place = directory();
+    let mut write = command(["soak", "write", "--durability", "process-crash", "--seed", "1", "--pool", &here]);
+    let mut writer = write.arg("--ledger").arg(place.path().join("ledger")).spawn().unwrap();
+    wait_until("it is written", || health() == ["open", "open"]);
+    writer.kill().unwrap();
+    writer.wait().unwrap();
+    wait_until("it has no writer", || !health().contains(&"open".to_owned()));
+    assert_eq!(health(), ["not_closed", "not_closed"]);
 }
