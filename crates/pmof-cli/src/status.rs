@@ -3,7 +3,7 @@
 use std::{fmt::Write, net::IpAddr, time::Duration};
 
 use anyhow::{Context, bail};
-use pmof::PoolOptions;
+use pmof::{PoolOptions, causes};
 use pmof_console::{output, reach::ConnectArgs, words::parsed};
 use pmof_control::{SpokenVersions, TargetStatus};
 use pmof_pool::{TargetUrl, target_status};
@@ -50,7 +50,11 @@ struct StatusReport {
     max_connections: u64,
     memory_bytes: u64,
     memory_budget_bytes: u64,
-    pools: Vec<PoolLine>,
+    /// Null where the root is gone and cannot be listed.
+    pools: Option<Vec<PoolLine>>,
+    /// Why they are not known.
+    #[serde(skip)]
+    reason: Option<String>,
 }
 
 pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
@@ -58,7 +62,7 @@ pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
         bail!(
             "{} is a directory, which no target serves here; `pmof pool ls -l {}` lists its pools",
             args.target,
-            args.target
+            output::shell_word(&args.target)
         );
     }
     let options = args.source.into_iter().fold(args.connect.pools(), PoolOptions::source);
@@ -67,13 +71,17 @@ pub(crate) fn run(args: &StatusArgs) -> anyhow::Result<()> {
 
 fn show(args: &StatusArgs, options: &PoolOptions) -> anyhow::Result<()> {
     let status = target_status(&args.target, options).context("cannot tell how the target is")?;
-    let pools = list::lines(&args.target, options)?;
+    let pools = match list::lines(&args.target, options) {
+        Err(error) if !status.is_root_attached => Err(causes(error.root_cause()).to_string()),
+        lines => Ok(lines?),
+    };
     let report = StatusReport::new(&args.target, status, pools);
     if args.watch.json { output::print_json(&report) } else { Ok(output::print(&report.text())?) }
 }
 
 impl StatusReport {
-    fn new(target: &TargetUrl, status: TargetStatus, pools: Vec<PoolLine>) -> Self {
+    fn new(target: &TargetUrl, status: TargetStatus, pools: Result<Vec<PoolLine>, String>) -> Self {
+        let (pools, reason) = pools.map_or_else(|why| (None, Some(why)), |pools| (Some(pools), None));
         Self {
             target: target.to_string(),
             version: status.version,
@@ -93,6 +101,7 @@ impl StatusReport {
             memory_bytes: status.memory_bytes,
             memory_budget_bytes: status.memory_budget_bytes,
             pools,
+            reason,
         }
     }
 
@@ -118,10 +127,15 @@ impl StatusReport {
         line("free", &format!("{} of {}", output::size(self.free_bytes), output::size(self.total_bytes)));
         line("connections", &format!("{} of {}", self.connections, self.max_connections));
         line("memory", &format!("{} of {}", output::size(self.memory_bytes), output::size(self.memory_budget_bytes)));
-        line("pools", &self.pools.len());
-        if !self.pools.is_empty() {
+        if let Some(reason) = &self.reason {
+            line("pools", &format!("not known: {reason}"));
+        }
+        if let Some(pools) = &self.pools {
+            line("pools", &pools.len());
+        }
+        if let Some(pools) = self.pools.as_ref().filter(|pools| !pools.is_empty()) {
             text += "\n";
-            text += &list::table(&self.pools);
+            text += &list::table(pools);
         }
         text
     }

@@ -367,8 +367,10 @@ impl PoolStore {
         after: Option<&PoolName>,
         is_wanted: impl FnMut(&PoolName) -> bool,
     ) -> Result<Vec<PoolName>, StoreError> {
-        // A directory that was removed while it is open lists nothing.
-        rustix::fs::stat(self.root.path()).map_err(|errno| self.root.io("stat", "", errno))?;
+        // It lists nothing then, which says nothing of the pools that it had.
+        if self.root.is_removed() {
+            return Err(StoreError::Detached { root: self.root.path().to_owned() });
+        }
         let looks_like_a_pool =
             |name: &PoolName| match self.root.entry(name).and_then(|entry| self.header_of(name, &entry)) {
                 Err(StoreError::NotFound { .. } | StoreError::NotAFile { .. }) => false,

@@ -298,3 +298,41 @@ fn each_alert_fires_and_clears() {
         }
     }
 }
+
+#[test]
+fn a_root_that_is_moved_away_is_told_with_the_status() {
+    let target = Logged::start(&[]);
+    target.create("orders").close().unwrap();
+    let (root, moved) = (target.root.path().to_owned(), target.place.path().join("moved"));
+    fs::rename(&root, &moved).unwrap();
+    target.line(&[" error root_detached: "]);
+    let status = pmof(["status", &target.address]).done();
+    let words = ["which was unmounted, mounted over, renamed or removed", "pools        1\n", "orders"];
+    assert!(words.iter().all(|words| status.contains(words)), "{status}");
+    // Removed, it has no pools that could be listed.
+    fs::remove_dir_all(&moved).unwrap();
+    let status = pmof(["status", &target.address]).done();
+    let words = ["which was unmounted, mounted over, renamed or removed", "pools        not known: "];
+    assert!(words.iter().all(|words| status.contains(words)), "{status}");
+    let report = pmof(["status", "--json", &target.address]).json();
+    assert_eq!((&report["is_root_attached"], &report["pools"]), (&false.into(), &serde_json::Value::Null));
+    pmof(["pool", "ls", &target.address]).failed(&["cannot list the pools"]);
+}
+
+/// What is read-only while its path leads elsewhere is no news, and neither is the end of that: no pool can be made there.
+#[test]
+fn a_detached_root_is_not_called_writable() {
+    if !can_mount() {
+        return skipped!("no user and mount namespaces here (unshare --user --mount)");
+    }
+    let target = Mounted::start("mount -t tmpfs none ROOT && mount -o remount,ro ROOT");
+    target.wait_for(" warn root_not_writable: ");
+    target.run("mount -o remount,rw ROOT && mount -t tmpfs none ROOT");
+    target.wait_for(" error root_detached: ");
+    std::thread::sleep(std::time::Duration::from_millis(2500));
+    let log = fs::read_to_string(&target.log).unwrap();
+    assert!(!log.contains(" root_writable: "), "{log}");
+    target.run("umount ROOT");
+    target.wait_for(" info root_attached: ");
+    target.wait_for(" info root_writable: ");
+}

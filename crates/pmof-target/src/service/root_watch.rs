@@ -100,13 +100,18 @@ impl Seen {
             (Ok(()), false) => events::root_attached(root),
             _ => {}
         }
+        self.is_attached = attached.is_ok();
+        // Elsewhere, no pool is made in it, writable or not.
+        if !self.is_attached {
+            return;
+        }
         let writable = pools.is_root_writable();
         match (writable, self.is_writable) {
             (false, true) => events::root_not_writable(root),
             (true, false) => events::root_writable(root),
             _ => {}
         }
-        (self.is_attached, self.is_writable) = (attached.is_ok(), writable);
+        self.is_writable = writable;
     }
 }
 

@@ -124,6 +124,13 @@ impl Root {
         }
     }
 
+    /// Whether the directory has no name any more. One that is elsewhere can be listed still.
+    pub(super) fn is_removed(&self) -> bool {
+        // Some file systems count no links of directories that are there.
+        let has_no_link = || rustix::fs::fstat(&self.directory).is_ok_and(|stat| stat.st_nlink == 0);
+        has_no_link() && self.check_attached().is_err()
+    }
+
     pub(super) fn statvfs(&self) -> Result<StatVfs, StoreError> {
         rustix::fs::fstatvfs(&self.directory).map_err(|errno| self.io("statvfs", "", errno))
     }

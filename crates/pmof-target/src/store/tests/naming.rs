@@ -175,3 +175,19 @@ fn a_file_that_cannot_be_read_is_listed() {
     // The control: what can be read and is nothing of a pool's is in no list.
     assert!(store.list(None, 9).expect("a list").is_empty());
 }
+
+/// Renamed, it is served from where it is; removed, it has nothing to list.
+#[test]
+fn a_root_that_was_moved_away_is_listed_still() {
+    let place = tempfile::tempdir().expect("a directory");
+    let (root, away) = (place.path().join("root"), place.path().join("away"));
+    fs::create_dir(&root).expect("made");
+    let store = store_at(&root);
+    drop(create(&store, "pool"));
+    fs::rename(&root, &away).expect("moved");
+    assert_eq!(store.list(None, 9).expect("a list"), [name("pool")]);
+    assert!(matches!(store.check_attached(), Err(StoreError::Detached { .. })));
+    fs::remove_dir_all(&away).expect("removed");
+    let error = store.list(None, 9).expect_err("nothing is there");
+    assert!(matches!(error, StoreError::Detached { .. }), "{error:?}");
+}
