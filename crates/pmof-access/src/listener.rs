@@ -247,6 +247,11 @@ impl ConnectionRequest {
         self.peer_address
     }
 
+    /// Whether the other side has closed its end already, over transports whose sockets tell.
+    pub fn is_abandoned(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.lock().is_closed_there())
+    }
+
     /// Takes the request; the connection's outcomes go to `queue`. Operations may be posted at once.
     pub fn accept(mut self, queue: &CompletionQueue, options: &AcceptOptions) -> Result<Connection, ConnectError> {
         self.check_process()?;
@@ -293,7 +298,11 @@ impl ConnectionRequest {
         // In a child its parent decides.
         if let Some(link) = self.link.take().filter(|link| link.is_here()) {
             let mut core = link.lock();
-            core.endpoint.reject(refusal, private_data);
+            if core.is_closed_there() {
+                core.endpoint.wire_lost("the other side had gone before its request was taken".to_owned());
+            } else {
+                core.endpoint.reject(refusal, private_data);
+            }
             core.drive(|| self.driver.now());
             drop(core);
             // The listener sees to it that the answer is read; where it cannot watch one more, the connection just ends.

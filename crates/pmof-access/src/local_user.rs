@@ -9,6 +9,7 @@
 use std::{
     fmt, fs, io,
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    os::fd::AsFd,
 };
 
 use pmof_mem::forks::Uninherited;
@@ -265,7 +266,7 @@ impl Trust {
 }
 
 /// Whether the other end has not closed the connection.
-fn is_open(socket: &Uninherited) -> bool {
+pub(crate) fn is_open(socket: &impl AsFd) -> bool {
     let closed = PollFlags::RDHUP | PollFlags::HUP | PollFlags::ERR;
     let mut polled = [PollFd::new(socket, PollFlags::RDHUP)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -5,7 +5,7 @@
 use std::{
     collections::{HashMap, HashSet},
     io, mem,
-    net::{IpAddr, SocketAddr},
+    net::IpAddr,
     path::Path,
     sync::{
         Arc,
@@ -375,6 +375,15 @@ impl Host for Shared {
     }
 }
 
+/// Who asks for a connection, by the kernel's word.
+enum Client {
+    Admitted,
+    /// It closed the connection before it was asked about, as one that gave up while the target was stopped.
+    Gone,
+    /// Another user of this machine, or one that the kernel does not tell; why.
+    Foreign(String),
+}
+
 impl Shared {
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
@@ -426,10 +435,15 @@ impl Shared {
         let peer = &acceptor.peer;
         let counts = self.workers.iter().map(|worker| worker.sessions().len()).collect::<Vec<_>>();
         let is_full = counts.iter().sum::<usize>() >= self.max_connections.load(Ordering::Relaxed);
-        if let Err(reason) = self.check_user(acceptor, request.peer_address()) {
-            events::connection_refused(peer.transport(), &reason);
-            self.counters.turned_away("foreign_user");
-            return Ok(request.reject(Refusal::ForeignUser, &[])?);
+        match self.check_user(acceptor, &request) {
+            Client::Admitted => {}
+            // Dropped, it fails as others do whose clients break off.
+            Client::Gone => return Ok(()),
+            Client::Foreign(reason) => {
+                events::connection_refused(peer.transport(), &reason);
+                self.counters.turned_away("foreign_user");
+                return Ok(request.reject(Refusal::ForeignUser, &[])?);
+            }
         }
         let refuse = |request: ConnectionRequest, refusal, kind, reason: &str| {
             events::connection_refused(peer.transport(), reason);
@@ -475,14 +489,20 @@ impl Shared {
     }
 
     /// Whether it is the target's own user or root who connects within this machine; else why not.
-    fn check_user(&self, acceptor: &Acceptor, from: Option<SocketAddr>) -> Result<(), String> {
+    fn check_user(&self, acceptor: &Acceptor, request: &ConnectionRequest) -> Client {
         let is_asked = self.authenticator.admits_anyone() && !self.options.trust_network && !self.options.trust_host;
         let at = acceptor.listener.local_address().socket_address();
-        let (true, Some(at), Some(from)) = (is_asked, at, from) else { return Ok(()) };
+        let (true, Some(at), Some(from)) = (is_asked, at, request.peer_address()) else { return Client::Admitted };
         match local_user::user_of(from, at) {
-            Ok(user) if user == 0 || user == geteuid().as_raw() => Ok(()),
-            Ok(user) => Err(format!("{} connects from {from}, who needs --trust-host", local_user::user_name(user))),
-            Err(error) => Err(format!("who connects from {from} is not known (sock_diag: {error}); see --trust-host")),
+            Ok(user) if user == 0 || user == geteuid().as_raw() => Client::Admitted,
+            Ok(user) => {
+                Client::Foreign(format!("{} connects from {from}, who needs --trust-host", local_user::user_name(user)))
+            }
+            // The kernel forgets whose a closed socket was.
+            Err(_) if request.is_abandoned() => Client::Gone,
+            Err(error) => {
+                Client::Foreign(format!("who connects from {from} is not known (sock_diag: {error}); see --trust-host"))
+            }
         }
     }
 

@@ -5,7 +5,10 @@ use std::{mem, sync::Arc};
 use rustix::io::Errno;
 
 use super::{Link, LinkCore, Phase};
-use crate::progress::{Interest, Poller, SleepSocket};
+use crate::{
+    local_user,
+    progress::{Interest, Poller, SleepSocket},
+};
 
 /// Which of a connection's drivers has it watched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +72,12 @@ impl LinkCore {
         let Some(wire) = &self.wire else { return };
         let sockets = wire.sockets().into_iter().zip(self.watching.interests());
         to.extend(sockets.filter_map(|(socket, interest)| Some((socket?, interest))));
+    }
+
+    /// Whether the kernel says that the other side closed its end of the wire's socket.
+    pub(crate) fn is_closed_there(&self) -> bool {
+        let [socket, _] = self.wire.as_ref().map_or([None, None], |wire| wire.sockets());
+        socket.is_some_and(|socket| !local_user::is_open(&socket))
     }
 
     /// True once after what the wire is to be waited for has changed: whoever sleeps on it is to look.

@@ -3,7 +3,7 @@
 use std::{fs, fs::File, os::unix::fs::FileExt as _, path::PathBuf, process::Child};
 
 use pmof::{Durability, Pool};
-use rustix::process::{Pid, Resource, Rlimit, prlimit};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -244,4 +244,22 @@ fn a_full_disk_cuts_no_line_and_what_was_lost_is_told_when_there_is_room() {
     // The connection, the refusal and the end of each; that of the last may have come after the room.
     let (count, level) = (told["count"].as_u64().unwrap(), &told["level"]);
     assert!((8..=9).contains(&count) && level == "error", "{told}");
+}
+
+/// Stopped, a target's kernel takes connections on; those whose clients have given up meanwhile are of no user.
+#[test]
+fn a_client_that_is_gone_is_no_foreign_user() {
+    let (target, at) = crate::metrics::measured(&[]);
+    let process = Pid::from_child(&target.child);
+    kill_process(process, Signal::STOP).unwrap();
+    for _ in 0..3 {
+        pmof(["status", "--connect-timeout", "300ms", &target.address]).failed(&["did not answer within 300 ms"]);
+    }
+    kill_process(process, Signal::CONT).unwrap();
+    // Connections are taken in the order in which they came.
+    pmof(["status", &target.address]).done();
+    let log = target.text();
+    assert!(!log.contains("connection_refused"), "{log}");
+    let refused = "pmof_connections_refused_total{reason=\"foreign_user\"}";
+    assert_eq!(crate::metrics::scrape(&at)[refused], 0);
 }
