@@ -92,6 +92,18 @@ mod tests {
         }
     }
 
+    #[test]
+    fn memory_that_is_missing_is_named() {
+        let mut lanes: c_uint = 1;
+        let (target, set) = (c"nowhere.invalid".as_ptr(), c"set".as_ptr());
+        // SAFETY: strings that end in a NUL, a number of lanes, and a null pointer, which is refused.
+        let pool = unsafe { rpmem_create(target, set, ptr::null_mut(), 32 << 20, &raw mut lanes, ptr::null()) };
+        assert!(pool.is_null());
+        // SAFETY: a string of this thread, which ends in a NUL.
+        let message = unsafe { std::ffi::CStr::from_ptr(crate::rpmem_errormsg()) }.to_str().unwrap();
+        assert!(message.contains("pool_addr is NULL"), "{message}");
+    }
+
     /// libpmemobj says only that a remote replica could not be opened; with the lowest level of its own variable the reason is in the log.
     #[test]
     fn openings_and_creations_that_fail_are_errors() {

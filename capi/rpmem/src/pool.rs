@@ -72,6 +72,9 @@ impl Place {
         if lanes == 0 {
             return Err(Failure::invalid("nlanes is 0: ask for at least one lane"));
         }
+        if address.is_null() {
+            return Err(Failure::invalid("pool_addr is NULL: pass the memory that the remote pool is a copy of"));
+        }
         if len_bytes == 0 || len_bytes % PAGE_BYTES != 0 || address.addr() % PAGE_BYTES != 0 {
             let why = format!(
                 "the pool's memory, {len_bytes} bytes at {address:p}, must begin and end at multiples of {PAGE_BYTES} bytes"

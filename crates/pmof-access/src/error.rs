@@ -160,7 +160,7 @@ pub enum ConnectError {
         private_data: Vec<u8>,
     },
     /// The connection ended during the handshake.
-    #[error("the connection to {address} ended during the handshake")]
+    #[error("the connection to {address} ended during the handshake; is it a pmof target, and was it not killed?")]
     Ended {
         /// The address.
         address: String,

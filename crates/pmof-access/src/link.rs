@@ -689,8 +689,7 @@ impl LinkCore {
             let room = room_of(&place);
             match wire.receive(place) {
                 Ok(0) => {
-                    let why = "the stream ended without a goodbye; the other process died or was killed";
-                    self.endpoint.wire_lost(why.to_owned());
+                    self.lose_stream();
                     moved = true;
                 }
                 Ok(count) => {

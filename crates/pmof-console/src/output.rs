@@ -144,7 +144,7 @@ pub fn with_mend(error: PoolError) -> anyhow::Error {
                     None => return error.into(),
                 },
                 PoolRefusal::NotFound => match replica.url() {
-                    Some(url) => format!("`pmof pool ls {}` lists the pools", url.target),
+                    Some(url) => format!("`pmof pool ls {}` lists the pools", shell_word(&url.target)),
                     None => return error.into(),
                 },
                 PoolRefusal::NotDurable => "or ask for less with `--durability`".to_owned(),
@@ -173,7 +173,7 @@ fn in_the_way(replica: &PoolUrl) -> String {
             );
         }
     }
-    format!("`pmof pool rm {replica}` removes it with its bytes")
+    format!("`pmof pool rm {}` removes it with its bytes", shell_word(replica))
 }
 
 /// How what has a pool's name and is no pool, nor was one, is removed, which no command does: it may be somebody's file. `None`: it is something else, or the
@@ -190,8 +190,18 @@ pub fn by_hand(url: &PoolUrl, options: &PoolOptions) -> Option<String> {
     let path = root.join(url.name.as_str());
     Some(format!(
         "nothing says that it is a pool's, and no command touches it: if nobody needs it, remove it by hand on its target's machine (rm {})",
-        path.display()
+        shell_word(path.display())
     ))
+}
+
+/// An argument as a shell takes it for one word: in quotes, where it has characters that mean something there.
+pub fn shell_word(argument: impl fmt::Display) -> String {
+    let argument = argument.to_string();
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/:.,_-+@%=".contains(&byte);
+    match argument.bytes().all(is_plain) && !argument.is_empty() {
+        true => argument,
+        false => format!("'{}'", argument.replace('\'', "'\\''")),
+    }
 }
 
 /// A size for people and, in full, for sums.

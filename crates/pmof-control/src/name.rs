@@ -49,6 +49,9 @@ impl SetName {
         if name.starts_with('/') {
             return Err(NameError::Absolute { name });
         }
+        if name.split('/').any(|part| part == "..") {
+            return Err(NameError::ParentDirectory { name });
+        }
         name.split('/').try_for_each(check)?;
         Ok(Self(name))
     }
@@ -109,6 +112,14 @@ pub enum NameError {
     /// A set's name that does not begin below the root directory.
     #[error("the pool set {name:?} is an absolute path; name it relative to the target's root directory")]
     Absolute {
+        /// The name.
+        name: String,
+    },
+    /// A set's name that may lead out of the root directory.
+    #[error(
+        "the pool set {name:?} goes up by \"..\", which may lead outside of the target's root directory; name it relative to that, without \"..\""
+    )]
+    ParentDirectory {
         /// The name.
         name: String,
     },

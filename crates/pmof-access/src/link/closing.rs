@@ -43,6 +43,15 @@ impl LinkCore {
         now.saturating_sub(self.heard_at)
     }
 
+    /// Ends a connection whose stream ended without a goodbye.
+    pub(super) fn lose_stream(&mut self) {
+        let why = match self.endpoint.is_established() {
+            true => "the stream ended without a goodbye; the other process died or was killed",
+            false => "the stream ended before the connection was established",
+        };
+        self.endpoint.wire_lost(why.to_owned());
+    }
+
     /// Where the other side closed, sending fails before what it said last was read: why it closed may be among it.
     pub(super) fn hear_last_words(&mut self) {
         if !self.endpoint.is_established() {

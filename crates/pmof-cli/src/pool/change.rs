@@ -8,7 +8,7 @@ use pmof::{
     causes,
 };
 use pmof_console::{
-    output::{self, by_hand, say, with_mend},
+    output::{self, by_hand, say, shell_word, with_mend},
     reach::ConnectArgs,
     words::{Level, parsed},
 };
@@ -412,16 +412,16 @@ fn anew(pool: &Pool, url: &PoolUrl, add: &str, connect: ConnectArgs) -> String {
         .status()
         .ok()
         .and_then(|status| status.replicas.iter().find(is_other).map(|other| other.replica.to_string()));
-    let member = other.unwrap_or_else(|| "MEMBER".to_owned());
+    let (member, word) = (other.map_or_else(|| "MEMBER".to_owned(), |other| shell_word(&other)), shell_word(url));
     let remove = match connect.pools().replica(url.to_string()).info() {
-        Ok(_) => format!("`pmof pool rm {url}`, "),
+        Ok(_) => format!("`pmof pool rm {word}`, "),
         Err(error) if is_unusable(&error) => match by_hand(url, &of_target(url, connect)) {
             Some(by_hand) => format!("then what is there ({by_hand}), and "),
-            None => format!("`pmof pool rm --force {url}`, "),
+            None => format!("`pmof pool rm --force {word}`, "),
         },
         Err(_) => String::new(),
     };
-    format!("to make it anew there: `pmof pool remove {member} {url}`, {remove}`pmof pool {add} {member} {url}`")
+    format!("to make it anew there: `pmof pool remove {member} {word}`, {remove}`pmof pool {add} {member} {word}`")
 }
 
 /// Says what was added, and what was removed and stays of that where it is.

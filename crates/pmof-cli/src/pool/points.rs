@@ -5,7 +5,7 @@ use std::{fmt::Write, time::Duration};
 use anyhow::Context;
 use pmof::{KeptPointStatus, MemberPoints, PoolOptions, PoolUrl, RollbackError, causes};
 use pmof_console::{
-    output::{self, say, with_mend},
+    output::{self, say, shell_word, with_mend},
     reach::ConnectArgs,
     words::{Level, parsed},
 };
@@ -123,10 +123,11 @@ pub(super) fn roll_back(args: &RollbackArgs, connect: ConnectArgs) -> anyhow::Re
         return output::print_json(&report);
     }
     let RollbackReport { url, point: PointReport { number, name, unix_ms, .. }, changed_bytes, .. } = report;
+    let word = shell_word(&url);
     say!("{url} is at consistency point {number}, {name:?}, of {}", utc(unix_ms / 1000));
     say!("{changed_bytes} bytes of it were put back");
     say!(
-        "the pool's other members are as they were: `pmof pool promote --force {url}` goes on from here and gives up what they have beyond it, `pmof pool promote {url}` does where none answers"
+        "the pool's other members are as they were: `pmof pool promote --force {word}` goes on from here and gives up what they have beyond it, `pmof pool promote {word}` does where none answers"
     );
     Ok(())
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::Context;
 use pmof::{ConsistencyPoint, FormerMember, FormerState, PoolUrl, Promotion, PromotionError, causes};
 use pmof_console::{
-    output::{self, say, with_mend},
+    output::{self, say, shell_word, with_mend},
     reach::ConnectArgs,
     words::{self, Level, parsed},
 };
@@ -89,7 +89,7 @@ pub(super) fn run(args: &PromoteArgs, connect: ConnectArgs) -> anyhow::Result<()
     say!("lost too: all that was written since its writer was heard last, {} ago", seconds(report.silent_ms));
     for FormerReport { url, .. } in report.former.iter().filter(|former| former.told) {
         let url = url.as_deref().unwrap_or_default();
-        say!("{url} is no member any more, and leads here: `pmof pool rm {url}` removes it");
+        say!("{url} is no member any more, and leads here: `pmof pool rm {}` removes it", shell_word(url));
     }
     say!("`pmof pool status` shows that it was forced, until `pmof pool clear`");
     Ok(())

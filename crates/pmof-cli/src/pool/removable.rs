@@ -7,7 +7,10 @@ use std::{
 
 use anyhow::bail;
 use pmof::{Forced, MemberState, MemberStatus, PoolInfo, PoolMembers, PoolUrl, ReplicaError, causes};
-use pmof_console::{output::with_mend, reach::ConnectArgs};
+use pmof_console::{
+    output::{shell_word, with_mend},
+    reach::ConnectArgs,
+};
 use pmof_pool::TargetUrl;
 use uuid::Uuid;
 
@@ -204,7 +207,7 @@ fn check_apart_from_former(present: &[(Uuid, &PoolUrl)], former: &[(Uuid, &PoolU
     };
     let of_pool = |all: &[(Uuid, &PoolUrl)]| {
         let of_pool = all.iter().filter(|(of, _)| of == pool);
-        of_pool.map(|(_, url)| url.to_string()).collect::<Vec<_>>().join(" ")
+        of_pool.map(|(_, url)| shell_word(url)).collect::<Vec<_>>().join(" ")
     };
     let (present, former) = (of_pool(present), of_pool(former));
     bail!(

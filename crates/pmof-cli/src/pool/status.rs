@@ -8,7 +8,7 @@ use pmof::{
     causes,
 };
 use pmof_console::{
-    output::{self, with_mend},
+    output::{self, shell_word, with_mend},
     reach::ConnectArgs,
     words::parsed,
 };
@@ -240,7 +240,8 @@ impl StatusReport {
         match (in_sync, all) {
             (0, _) if !has_bytes => match at_point {
                 Some(url) => format!(
-                    "no member is there that has the pool's bytes; bring one back that has everything, or, if all are lost for good, make a pool of the asynchronous member: `pmof pool promote {url}`"
+                    "no member is there that has the pool's bytes; bring one back that has everything, or, if all are lost for good, make a pool of the asynchronous member: `pmof pool promote {}`",
+                    shell_word(url)
                 ),
                 None => "no member is there that has the pool's bytes; bring one back that has everything".to_owned(),
             },
@@ -252,12 +253,12 @@ impl StatusReport {
                 "{here} of its {all} members {is} there, and it takes both to know that the other did not go on alone; bring that back, {read}, or, if it is lost for good, \
                  go on without it: `pmof pool replace MEMBER N NEW --force`"
             ),
-            _ => format!(
             // Of an even number, half know that no others go on without them, and a majority has to know of an opening for writing.
             _ if all % 2 == 0 && here == all / 2 => format!(
                 "{here} of its {all} members {is} there, and an opening for writing takes {needed}, which have to know of it; bring back {} more, or {read}",
                 needed - here
             ),
+            _ => format!(
                 "{here} of its {all} members {is} there, and it takes {needed} to know that no other goes on without them; bring back {} more, or {read}",
                 needed - here
             ),

@@ -11,7 +11,8 @@ use std::{
 use rustix::process::{Pid, Resource, Rlimit};
 
 use crate::support::{
-    LONG, Said, Target, change_header, command, directory, file_with, files, pattern, pmof, text, wait_until,
+    LONG, Said, Target, change_header, command, directory, file_with, files, pattern, pmof, serve_with, text,
+    wait_until,
 };
 
 #[test]
@@ -291,4 +292,33 @@ fn a_target_that_is_stopped_is_given_up_after_the_connect_timeout() {
     pmof(["pool", "ls", &target.address]).done();
     pmof(["pool", "ls", &target.address, "--connect-timeout", "0"]).wrong_use(&["--connect-timeout"]);
     pmof(["serve", "--root", "/", "--max-connections", "0"]).wrong_use(&["--max-connections", "at least 1"]);
+}
+
+#[test]
+fn a_port_that_is_no_target_is_asked_about() {
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("tcp://{}", other.local_addr().unwrap());
+    let closing = std::thread::spawn(move || {
+        let (mut stream, _) = other.accept().unwrap();
+        std::io::Read::read(&mut stream, &mut [0; 4096]).unwrap();
+    });
+    let said = pmof(["status", "--trust-host", &address]);
+    said.failed(&["is it a pmof target, and was it not killed?"]);
+    assert!(!said.errors.contains("died"), "{said:?}");
+    closing.join().unwrap();
+}
+
+/// A shell takes what it is given: no pattern, and no end of a command.
+#[test]
+fn commands_that_are_advised_are_quoted() {
+    let (root, place) = (directory(), directory());
+    let address = format!("shm://{}", text(&place.path().join("a socket")));
+    let (mut target, _) = serve_with(root.path(), &["--listen", &address]);
+    let source = file_with(&place, "source", b"advised");
+    let url = format!("{address}?pool=m");
+    pmof(["cp", text(&source), &url]).done();
+    pmof(["cp", text(&source), &url]).failed(&[&format!("`pmof pool rm '{url}'` removes it")]);
+    pmof(["pool", "info", &format!("{address}?pool=other")]).failed(&[&format!("`pmof pool ls '{address}'` lists")]);
+    target.kill().unwrap();
+    target.wait().unwrap();
 }
