@@ -198,10 +198,10 @@ pub fn by_hand(url: &PoolUrl, options: &PoolOptions) -> Option<String> {
 pub fn shell_word(argument: impl fmt::Display) -> String {
     let argument = argument.to_string();
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/:.,_-+@%=".contains(&byte);
-    match argument.bytes().all(is_plain) && !argument.is_empty() {
-        true => argument,
-        false => format!("'{}'", argument.replace('\'', "'\\''")),
+    if !argument.is_empty() && argument.bytes().all(is_plain) {
+        return argument;
     }
+    format!("'{}'", argument.replace('\'', "'\\''"))
 }
 
 /// A size for people and, in full, for sums.

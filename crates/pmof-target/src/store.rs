@@ -371,14 +371,10 @@ impl PoolStore {
         if self.root.is_removed() {
             return Err(StoreError::Detached { root: self.root.path().to_owned() });
         }
-        let looks_like_a_pool =
-            |name: &PoolName| match self.root.entry(name).and_then(|entry| self.header_of(name, &entry)) {
-                Err(StoreError::NotFound { .. } | StoreError::NotAFile { .. }) => false,
-                Err(StoreError::Header { source: HeaderError::NotAPool, .. }) => false,
-                // What cannot be read may be a pool; only what is no file of its own is known to be none.
-                Err(StoreError::Io { .. }) => self.root.is_regular(name.as_str()),
-                Ok(_) | Err(_) => true,
-            };
+        let looks_like_a_pool = |name: &PoolName| {
+            let header = self.root.entry(name).and_then(|entry| self.header_of(name, &entry));
+            header.err().is_none_or(|error| !self.is_no_pool(name, &error))
+        };
         let on_devices: HashSet<_> =
             self.names_on_devices().filter(|name| after.is_none_or(|after| name > after)).collect();
         let mut names: Vec<_> = self.root.names_after(after)?;
@@ -387,6 +383,17 @@ impl PoolStore {
         names.sort_unstable();
         let is_pool = |name: &PoolName| on_devices.contains(name) || looks_like_a_pool(name);
         Ok(names.into_iter().filter(is_pool).take_while(is_wanted).collect())
+    }
+
+    /// Whether a look at what has a name failed because it is nothing of a pool's. What cannot be read may be a pool, if it is a file.
+    fn is_no_pool(&self, name: &PoolName, error: &StoreError) -> bool {
+        match error {
+            StoreError::NotFound { .. }
+            | StoreError::NotAFile { .. }
+            | StoreError::Header { source: HeaderError::NotAPool, .. } => true,
+            StoreError::Io { .. } => !self.root.is_regular(name.as_str()),
+            _ => false,
+        }
     }
 
     /// The live writers; the dead ones are forgotten first.

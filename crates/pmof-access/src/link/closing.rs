@@ -45,9 +45,10 @@ impl LinkCore {
 
     /// Ends a connection whose stream ended without a goodbye.
     pub(super) fn lose_stream(&mut self) {
-        let why = match self.endpoint.is_established() {
-            true => "the stream ended without a goodbye; the other process died or was killed",
-            false => "the stream ended before the connection was established",
+        let why = if self.endpoint.is_established() {
+            "the stream ended without a goodbye; the other process died or was killed"
+        } else {
+            "the stream ended before the connection was established"
         };
         self.endpoint.wire_lost(why.to_owned());
     }

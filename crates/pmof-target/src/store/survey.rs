@@ -38,10 +38,7 @@ impl PoolStore {
                 continue;
             }
             match self.root.entry(&name).and_then(|entry| self.surveyed(&name, &entry, written.contains(&name))) {
-                Err(StoreError::NotFound { .. } | StoreError::NotAFile { .. }) => {}
-                Err(StoreError::Header { source: HeaderError::NotAPool, .. }) => {}
-                // A directory, say, that may not be opened.
-                Err(StoreError::Io { .. }) if !self.root.is_regular(name.as_str()) => {}
+                Err(error) if self.is_no_pool(&name, &error) => {}
                 seen => visit(name, seen),
             }
         }

@@ -157,7 +157,7 @@ fn a_file_that_cannot_be_read_is_listed() {
         if kept == "secret" {
             fs::write(&path, b"x").expect("written");
         }
-        fs::set_permissions(path, fs::Permissions::from_mode(0)).expect("changed");
+        fs::set_permissions(path, fs::Permissions::from_mode(0o000)).expect("changed");
     }
     let (names, why, surveyed) = thread::scope(|scope| {
         let as_another = scope.spawn(|| {
