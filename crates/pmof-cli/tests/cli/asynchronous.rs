@@ -255,7 +255,10 @@ fn a_member_whose_writer_closed_in_order_follows() {
     let place = directory();
     let mut write = command(["soak", "write", "--durability", "process-crash", "--seed", "1", "--pool", &here]);
     let mut writer = write.arg("--ledger").arg(place.path().join("ledger")).spawn().unwrap();
-    wait_until("it is written", || health() == ["open", "open"]);
+    // A writer that dies before it has sent anything leaves both as they were.
+    let is_followed =
+        || pmof(["pool", "status", "--json", &here]).json().to_string().contains(r#""standing":"following""#);
+    wait_until("it is written", || health() == ["open", "open"] && is_followed());
     writer.kill().unwrap();
     writer.wait().unwrap();
     wait_until("it has no writer", || !health().contains(&"open".to_owned()));

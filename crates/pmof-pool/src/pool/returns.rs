@@ -1,7 +1,7 @@
 //! How replicas come back: those that are lost are connected to again, catch up while the pool is written, and count again.
 //!
 //! One thread of the pool looks for losses; each replica that is out of use has a thread of its own until it is back. What has to be copied
-//! and in which order a replica returns is decided by the engine (`returning.rs` in `pmof-replication`), which a [`Return`] drives.
+//! and in which order a replica returns is decided by the engine (`returning.rs` in `pmof-replication`), which a `Return` drives.
 
 use std::{
     io,
