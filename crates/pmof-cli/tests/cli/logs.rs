@@ -246,7 +246,7 @@ fn a_full_disk_cuts_no_line_and_what_was_lost_is_told_when_there_is_room() {
     assert!((8..=9).contains(&count) && level == "error", "{told}");
 }
 
-/// Stopped, a target's kernel takes connections on; those whose clients have given up meanwhile are of no user.
+/// Stopped, a target's kernel takes connections on; those of clients that have given up meanwhile are of no user.
 #[test]
 fn a_client_that_is_gone_is_no_foreign_user() {
     let (target, at) = crate::metrics::measured(&[]);
