@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use pmof_replication::posting::AckTerms;
+use rustix::time::{ClockId, clock_gettime};
 
 /// When a persist is acknowledged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,4 +32,10 @@ impl Acknowledge {
         };
         AckTerms { least, domains, slow_after, give_up_after: loss_timeout.saturating_mul(2) }
     }
+}
+
+/// The time that patience counts, from any moment on.
+pub(super) fn now() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }

@@ -35,8 +35,8 @@ use crate::{
 };
 
 use super::{
+    acknowledge,
     halt::{Halt, ask_within},
-    slow,
 };
 
 mod change;
@@ -428,7 +428,7 @@ impl Waiting for Answers<'_> {
     type Members = State;
 
     fn now(&self) -> Duration {
-        slow::now()
+        acknowledge::now()
     }
 
     async fn wait_for_each(&mut self, slice: Duration) -> Positions {

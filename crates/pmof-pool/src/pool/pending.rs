@@ -11,9 +11,12 @@ use std::{
 };
 
 use pmof_locks::Mutex;
-use pmof_replication::posting::patience::{self, Patience};
+use pmof_replication::posting::{
+    Persist as _,
+    patience::{self, Patience},
+};
 
-use super::{Flushings, Open, Pool, epochs::done, slow::FlushesOf};
+use super::{Flushings, Open, Pool, epochs::done};
 use crate::{PoolError, Receipt};
 
 /// A flush in flight, of all replicas of a pool. It is waited for by [`wait`](Self::wait), by [`poll`](Self::poll), or as a future on any
@@ -131,7 +134,7 @@ impl Pending {
         }
         match std::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Posted(open, mut flushing) => {
-                let mut flushes = FlushesOf { open: &open, flushing: &mut flushing };
+                let mut flushes = open.waiting(&mut flushing);
                 if done(patience::look(&mut flushes, Duration::ZERO, self.patience.as_mut())).is_some() {
                     return Some(self.finish(&open, flushing));
                 }

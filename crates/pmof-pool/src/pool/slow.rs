@@ -13,9 +13,8 @@ use pmof_replication::posting::{
     self, Posting,
     patience::{self, Waiting},
 };
-use rustix::time::{ClockId, clock_gettime};
 
-use super::{Flushings, Open, epochs::State};
+use super::{Flushings, Open, acknowledge, epochs::State};
 use crate::{
     member::{FlushLevel, Flushing, Member, Write},
     member_state::MemberState,
@@ -76,7 +75,7 @@ impl Waiting for FlushesOf<'_> {
     type Members = State;
 
     fn now(&self) -> Duration {
-        now()
+        acknowledge::now()
     }
 
     async fn wait_for_each(&mut self, slice: Duration) -> Positions {
@@ -93,12 +92,6 @@ impl Waiting for FlushesOf<'_> {
         let state = self.open.epochs.as_ref()?.try_lock()?;
         Some(look(&state))
     }
-}
-
-/// The time, from any moment on.
-pub(super) fn now() -> Duration {
-    let now = clock_gettime(ClockId::Monotonic);
-    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }
 
 impl Posting<Write<'_>> for Open {

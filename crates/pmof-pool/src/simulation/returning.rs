@@ -29,7 +29,7 @@ use super::{
     session::{Member, Open, Session, answer, ask, encoded, fail, give_roster, reply_in, send, tell},
     site::Site,
     target::{Answer, Message},
-    tasks::{Guard, Shared, sleep},
+    tasks::{Guard, STEP, Shared, sleep, steps, steps_of},
 };
 use crate::{
     ReplicaError,
@@ -38,19 +38,6 @@ use crate::{
     pages::{PAGE_BYTES, PageMap},
     view::Positions,
 };
-
-/// What a step of a run stands for in the engine's returns: the longest pause between two windows is two of them.
-const STEP: Duration = Duration::from_millis(50);
-
-/// So many steps, for the engine.
-pub(super) fn steps(count: u64) -> Duration {
-    STEP * u32::try_from(count).expect("a run has fewer steps")
-}
-
-/// The steps that a time of the engine's takes.
-pub(super) fn steps_of(time: Duration) -> u64 {
-    (time.as_nanos() / STEP.as_nanos()) as u64
-}
 
 impl Session {
     /// Watches over the pool until it is closed.

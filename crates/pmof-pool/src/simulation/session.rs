@@ -15,7 +15,7 @@ use pmof_replication::{
     following::{WriteCount, finish},
     keeper::KeeperError,
     member_state::{Event, Link, MemberCell, MemberState, Transition},
-    posting::{self, AckTerms, Patience, patience},
+    posting::{self, AckTerms},
     returning::Trust,
 };
 use uuid::Uuid;
@@ -30,7 +30,6 @@ use super::{
     plan::{Control, PAGES, WORDS},
     target::{Answer, Message},
     tasks::{Lock, Shared, Tasks, sleep, until},
-    terms::{Asked, AskedAll, Awaited},
     truth::{Pages, sound},
     versions::REQUEST_ID,
 };
@@ -271,19 +270,7 @@ impl Driver for Session {
             }
             Some((position, Rc::clone(member), Some(question)))
         });
-        let mut asked = AskedAll::now(self, asked);
-        let patience = Patience::of_answers(&self.patient_terms(), &self.epochs.borrow());
-        let left_behind = patience::wait(&mut Awaited::new(self, &mut asked, true), patience).await;
-        asked.finish(self, |asked| left_behind & (1 << asked.position) != 0).await;
-        let mut answered = 0;
-        for Asked { position, member, answer, .. } in asked.all {
-            match answer {
-                Poll::Ready(Some(answer)) if reply_in(&answer).as_ref() == Some(expected) => answered |= 1 << position,
-                Poll::Ready(_) => fail(&self.world, &member),
-                Poll::Pending => {}
-            }
-        }
-        answered
+        self.tell_asked(asked.collect(), expected).await
     }
 
     fn fresh_name(&self) -> Uuid {

@@ -6,6 +6,7 @@ use std::{
     pin::Pin,
     rc::Rc,
     task::{Context, Poll, Waker},
+    time::Duration,
 };
 
 use super::world::World;
@@ -13,6 +14,19 @@ use super::world::World;
 pub(super) type Shared = Rc<RefCell<World>>;
 
 type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+/// What a step of a run stands for in the engine's returns: the longest pause between two windows is two of them.
+pub(super) const STEP: Duration = Duration::from_millis(50);
+
+/// So many steps, for the engine.
+pub(super) fn steps(count: u64) -> Duration {
+    STEP * u32::try_from(count).expect("a run has fewer steps")
+}
+
+/// The steps that a time of the engine's takes.
+pub(super) fn steps_of(time: Duration) -> u64 {
+    (time.as_nanos() / STEP.as_nanos()) as u64
+}
 
 /// The threads of all writers.
 #[derive(Default)]

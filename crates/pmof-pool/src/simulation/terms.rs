@@ -2,22 +2,22 @@
 
 use std::{collections::BTreeSet, rc::Rc, task::Poll, time::Duration};
 
+use pmof_control::Reply;
 use pmof_replication::{
     epochs::Epochs,
     member_state::{Event, MemberState},
     posting::{
-        AckTerms, LEAST_PATIENCE,
-        patience::{Members, Waiting},
+        AckTerms, LEAST_PATIENCE, Patience,
+        patience::{self, Members, Waiting},
     },
 };
 
 use super::{
     faults::Fault,
     plan::Control,
-    returning::{steps, steps_of},
-    session::{Member, Session, answer, positions, try_answer},
+    session::{Member, Session, answer, fail, positions, reply_in, try_answer},
     target::Answer,
-    tasks::sleep,
+    tasks::{sleep, steps, steps_of},
     world::World,
 };
 use crate::{
@@ -190,5 +190,24 @@ impl<'s> Waiting for Awaited<'s> {
             (longer, Fault::FlushLeftBehind)
         };
         Some(look(&Remaining { session: self.session, waited: Some((self.asked.asked_at, longer, fault)) }))
+    }
+}
+
+impl Session {
+    /// Waits for the answers of members that were asked about epochs or marks. Returns the ones that have answered as expected; one that takes too long may be left behind.
+    pub(super) async fn tell_asked(&self, asked: Vec<(usize, Rc<Member>, Option<u64>)>, expected: &Reply) -> Positions {
+        let mut asked = AskedAll::now(self, asked.into_iter());
+        let patience = Patience::of_answers(&self.patient_terms(), &self.epochs.borrow());
+        let left_behind = patience::wait(&mut Awaited::new(self, &mut asked, true), patience).await;
+        asked.finish(self, |asked| left_behind & (1 << asked.position) != 0).await;
+        let mut answered = 0;
+        for Asked { position, member, answer, .. } in asked.all {
+            match answer {
+                Poll::Ready(Some(answer)) if reply_in(&answer).as_ref() == Some(expected) => answered |= 1 << position,
+                Poll::Ready(_) => fail(&self.world, &member),
+                Poll::Pending => {}
+            }
+        }
+        answered
     }
 }
