@@ -759,17 +759,3 @@ fn pauses_are_doubled_and_go_on_where_a_member_has_not_recovered() {
     backoff.halted(&pauses, &Halt::<Refused>::Rejected(Rejection::NotAMember { index: 1 }));
     assert_eq!(backoff.pause(), pauses.rejected);
 }
-
-/// Its target may have it, though the reply was lost. An older copy that comes back in its place has an older one, and is not taken for what it was left.
-#[test]
-fn a_mark_that_is_sent_to_a_member_behind_counts_as_told() {
-    let pool = Rc::new(pool());
-    for (lost_at, mark) in [("Mark", 1), ("needed", 2)] {
-        done(epochs::raise_mark(&Locked(&pool)));
-        *pool.opened.borrow_mut() = [Ok(opened(left_at_first()))].into();
-        pool.lost.borrow_mut().push(lost_at);
-        assert!(bring_back(&pool).is_none());
-        let has_kept = |mark| pool.epochs.borrow().view.has_kept(POSITION, mark);
-        assert_eq!((has_kept(mark - 1), has_kept(mark)), (false, true), "{:?}", pool.steps());
-    }
-}
