@@ -12,7 +12,7 @@ pub type MutexGuard<'m, T> = lock_api::MutexGuard<'m, RawMutex, T>;
 #[derive(Debug)]
 pub struct RawMutex(raw::RawMutex);
 
-// SAFETY: `raw` gives the lock to one at a time.
+// SAFETY: the word of `raw` leaves its free state by one exchange, which one thread wins, and returns to it by `unlock` only.
 unsafe impl lock_api::RawMutex for RawMutex {
     const INIT: Self = Self(raw::RawMutex::new());
 
@@ -28,13 +28,14 @@ unsafe impl lock_api::RawMutex for RawMutex {
         self.0.try_lock()
     }
 
+    // The caller has the lock.
     #[inline]
     unsafe fn unlock(&self) {
         self.0.unlock();
     }
 }
 
-// SAFETY: as above.
+// SAFETY: a lock with a limit is taken by the same exchange, and is not taken where the time was up.
 unsafe impl lock_api::RawMutexTimed for RawMutex {
     type Duration = Duration;
     type Instant = Instant;

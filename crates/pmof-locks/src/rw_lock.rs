@@ -19,7 +19,7 @@ pub type RwLockWriteGuard<'l, T> = lock_api::RwLockWriteGuard<'l, RawRwLock, T>;
 #[derive(Debug)]
 pub struct RawRwLock(raw::RawRwLock);
 
-// SAFETY: `raw` gives the lock to readers or to one writer.
+// SAFETY: the word of `raw` counts readers only while no writer has it, and a writer takes it only at a count of 0.
 unsafe impl lock_api::RawRwLock for RawRwLock {
     const INIT: Self = Self(raw::RawRwLock::new());
 
@@ -35,6 +35,7 @@ unsafe impl lock_api::RawRwLock for RawRwLock {
         self.0.try_read()
     }
 
+    // The caller is one of the readers.
     #[inline]
     unsafe fn unlock_shared(&self) {
         self.0.end_read();
@@ -48,12 +49,13 @@ unsafe impl lock_api::RawRwLock for RawRwLock {
         self.0.try_write()
     }
 
+    // The caller is the writer.
     unsafe fn unlock_exclusive(&self) {
         self.0.end_write();
     }
 }
 
-// SAFETY: as above.
+// SAFETY: a lock with a limit is taken by the same exchanges, and is not taken where the time was up.
 unsafe impl lock_api::RawRwLockTimed for RawRwLock {
     type Duration = Duration;
     type Instant = Instant;

@@ -28,7 +28,7 @@ impl Gate {
     }
 }
 
-/// Threads of the child get the stacks of those that its parent had.
+/// Threads of the child get the stacks of its parent's threads.
 #[test]
 #[cfg_attr(miri, ignore = "miri does not fork")]
 fn threads_of_a_child_wait_where_threads_of_its_parent_waited() {

@@ -39,7 +39,7 @@ fn past() -> Instant {
     Instant::now().checked_sub(Duration::from_secs(1)).expect("the clock goes back so far")
 }
 
-/// A lock with what is seen of those that have it.
+/// A lock, and how many readers and writers have it.
 struct Watched<L> {
     lock: L,
     readers: AtomicUsize,

@@ -408,9 +408,9 @@ struct Answers<'s> {
     state: &'s State,
     request: &'s Request,
     expected: &'s Reply,
-    /// Those that have yet to answer; `None`: it has yet to be asked.
+    /// Members that have yet to answer; `None`: it has yet to be asked.
     asked: Vec<(usize, &'s Control, Option<Asking<'s>>)>,
-    /// Those that have answered as expected.
+    /// Members that have answered as expected.
     answered: Positions,
 }
 

@@ -124,7 +124,7 @@ impl Root {
         }
     }
 
-    /// Whether the directory has no name any more. One that is elsewhere can be listed still.
+    /// Whether the directory has lost its name. One that is elsewhere can be listed still.
     pub(super) fn is_removed(&self) -> bool {
         // Some file systems count no links of directories that are there.
         let has_no_link = || rustix::fs::fstat(&self.directory).is_ok_and(|stat| stat.st_nlink == 0);
