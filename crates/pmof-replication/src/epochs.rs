@@ -411,7 +411,6 @@ pub async fn announce_with(driver: &impl Driver, position: usize, mark: Request)
         return None;
     }
     let changes = driver.with(|epochs| {
-        epochs.view.note_marked(position, &mark);
         epochs.note_change();
         epochs.changes
     });

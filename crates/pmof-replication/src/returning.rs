@@ -152,13 +152,22 @@ async fn catch_up_with<D: Returns>(
     let mut copied_bytes = 0;
     loop {
         copied_bytes += copy::copy(driver, member, catch_up, is_compared).await?;
-        if driver.wait_as_candidate(member).await? {
+        if driver.is_candidate() {
+            wait_as_candidate(driver, member).await?;
             continue;
         }
         if let Some(bytes) = copy::join(driver, member, catch_up).await? {
             return Ok(copied_bytes + bytes);
         }
     }
+}
+
+/// Waits a little before it is checked again whether a candidate has become a member. One that is lost meanwhile may have become one just before, and is then brought back as any other.
+async fn wait_as_candidate<D: Returns>(driver: &D, member: &D::Member) -> Halted<(), D> {
+    if !driver.pause(driver.pauses().candidate_look).await {
+        return Err(Halt::Ended);
+    }
+    if driver.epochs()?.state(member).is_connected() { Ok(()) } else { Err(Halt::Later) }
 }
 
 /// Has the member be sent what is written from now on.

@@ -586,7 +586,7 @@ impl View {
         left_at.is_some_and(|left_at| mark.saturating_add(1) >= left_at.mark)
     }
 
-    /// A member that is behind, and knows it, has this mark durably: what it was sent since is gone if it comes back with an older one.
+    /// A member that is behind, and knows it, is told this mark, or has it: what it was sent is gone if it comes back with an older one.
     pub fn note_marked(&mut self, position: usize, mark: &Request) {
         if let Request::Mark { mark } = mark {
             self.marked[position] = *mark;

@@ -263,6 +263,7 @@ impl engine::Returns for Return {
             rejected,
             longest_slow: pause,
             need_look,
+            candidate_look: STEP,
             recovered_after: Duration::ZERO,
         }
     }
@@ -408,14 +409,8 @@ impl engine::Returns for Return {
         }
     }
 
-    async fn wait_as_candidate(&self, member: &Rc<Member>) -> Halted<bool, Self> {
-        if !self.session.is_candidate(self.position) {
-            return Ok(false);
-        }
-        if !self.pause(STEP).await || !member.state().is_connected() {
-            return Err(Halt::Ended);
-        }
-        Ok(true)
+    fn is_candidate(&self) -> bool {
+        self.session.is_candidate(self.position)
     }
 
     fn gives_up_candidate(&self) -> bool {

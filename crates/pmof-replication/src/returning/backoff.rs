@@ -19,6 +19,8 @@ pub struct Pauses {
     pub longest_slow: Duration,
     /// How often to check during a pause whether a slow member is needed.
     pub need_look: Duration,
+    /// How often to check whether a candidate that lacks little has become a member.
+    pub candidate_look: Duration,
     /// A member that is lost again within this time has not recovered: its pauses go on where they were.
     pub recovered_after: Duration,
 }
@@ -32,6 +34,7 @@ impl Default for Pauses {
             rejected: Duration::from_secs(30),
             longest_slow: Duration::from_secs(30),
             need_look: Duration::from_millis(100),
+            candidate_look: Duration::from_millis(20),
             recovered_after: Duration::from_secs(10),
         }
     }

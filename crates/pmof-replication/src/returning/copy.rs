@@ -2,7 +2,7 @@
 
 use core::{ops::Range, time::Duration};
 
-use pmof_control::Reply;
+use pmof_control::{Reply, Request};
 
 use super::{
     driver::{Halt, Halted, Members, Returns},
@@ -11,7 +11,7 @@ use super::{
 use crate::{
     catch_up::{CatchUp, Limit},
     comparing::{self, Scrubbed},
-    epochs::{self, Driver, Joining},
+    epochs::{self, Driver, Epochs, Joining},
     member_state::{Link, MemberState},
 };
 
@@ -170,10 +170,17 @@ async fn mark_behind<D: Returns>(driver: &D, member: &D::Member) -> Halted<(), D
     if epochs.state(member).is_slow() {
         return Err(Halt::Slow);
     }
-    let mark = epochs.lock().await.with(|epochs| epochs.view.mark());
+    let mark = epochs.lock().await.with(|epochs| mark_for(epochs, driver.position()));
     epochs.ask_for(member, &mark, &Reply::Marked, None).await?;
-    epochs.lock().await.with(|epochs| epochs.view.note_marked(driver.position(), &mark));
     Ok(())
+}
+
+/// The mark, which a member that is behind is about to be told. It counts as told from here on: if the reply is lost, an older copy of the member has an older one than
+/// it may have had.
+fn mark_for(epochs: &mut Epochs, position: usize) -> Request {
+    let mark = epochs.view.mark();
+    epochs.view.note_marked(position, &mark);
+    mark
 }
 
 /// Has the member count as in sync, if little is missing: `None` where it is too much. Returns the bytes copied.
@@ -190,7 +197,7 @@ pub(super) async fn join<D: Returns>(driver: &D, member: &D::Member, catch_up: &
         return Ok(None);
     }
     let epochs = driver.epochs()?;
-    let mark = epochs.lock().await.with(|epochs| epochs.view.mark());
+    let mark = epochs.lock().await.with(|epochs| mark_for(epochs, driver.position()));
     // Told before the writers have to wait, it need not be written to its disk meanwhile.
     epochs.ask_for(member, &mark, &Reply::Marked, None).await?;
     let limit = keeps_up(driver, member).await?;
@@ -229,7 +236,7 @@ async fn announce_with<M: Members>(
     if locked.with(|epochs| epochs.has_ended) {
         return Err(Halt::Ended);
     }
-    let mark = locked.with(|epochs| epochs.view.mark());
+    let mark = locked.with(|epochs| mark_for(epochs, position));
     // Before it is a member: one with an older mark would pass for an older copy.
     members.ask_for(member, &mark, &Reply::Marked, limit).await?;
     epochs::announce_with(&locked, position, mark).await.ok_or(Halt::Later)
@@ -247,7 +254,7 @@ async fn confirm<D: Returns>(
     if locked.with(|epochs| epochs.has_ended) {
         return Err(Halt::Ended);
     }
-    let mark = locked.with(|epochs| epochs.view.mark());
+    let mark = locked.with(|epochs| mark_for(epochs, driver.position()));
     if joining.lacks(&mark) {
         members.ask_for(member, &mark, &Reply::Marked, limit).await?;
     }

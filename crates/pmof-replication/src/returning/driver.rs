@@ -310,11 +310,8 @@ pub trait Returns: Sized {
     /// The catch-up of a member has halted: a slow one is left behind, another one is lost.
     fn interrupt(&self, member: &Self::Member, is_slow: bool);
 
-    /// Waits a little where the replica is a candidate. False: it is a member, or may become one.
-    ///
-    /// # Errors
-    /// [`Halt::Ended`].
-    fn wait_as_candidate(&self, member: &Self::Member) -> impl Future<Output = Halted<bool, Self>>;
+    /// Whether the replica is copied to while it is no member, and not about to become one.
+    fn is_candidate(&self) -> bool;
 
     /// Gives up a candidate that did not return. False: it is a member.
     fn gives_up_candidate(&self) -> bool;

@@ -85,6 +85,8 @@ struct Pool {
     now: Cell<Duration>,
     /// Too few are in sync without the member.
     is_needed: Cell<bool>,
+    /// How often the member is still found to be a candidate.
+    candidate_looks: Cell<usize>,
     /// The pages that are not what they were, by the positions of members.
     rotten: RefCell<Vec<(usize, usize)>>,
 }
@@ -147,6 +149,7 @@ fn pool() -> Pool {
         let_go: RefCell::default(),
         now: Cell::new(Duration::from_secs(1)),
         is_needed: Cell::new(true),
+        candidate_looks: Cell::new(0),
         rotten: RefCell::default(),
     };
     pool.members.borrow()[POSITION].take(Event::Lost);
@@ -499,12 +502,17 @@ impl Returns for Bringing {
         self.0.step(format!("interrupted, slow: {is_slow}"));
     }
 
-    async fn wait_as_candidate(&self, _: &Member) -> Halted<bool, Self> {
-        Ok(false)
+    fn is_candidate(&self) -> bool {
+        let looks = self.0.candidate_looks.get();
+        self.0.candidate_looks.set(looks.saturating_sub(1));
+        if looks > 0 && Pool::takes(&self.0.lost, "candidate") {
+            self.0.members.borrow()[POSITION].take(Event::Lost);
+        }
+        looks > 0
     }
 
     fn gives_up_candidate(&self) -> bool {
-        false
+        self.0.candidate_looks.get() > 0
     }
 
     fn note_rejected(&self, why: Rejection<Refused>, is_first: bool) {
@@ -758,4 +766,32 @@ fn pauses_are_doubled_and_go_on_where_a_member_has_not_recovered() {
     assert_eq!(backoff.pause(), pauses.longest_slow, "one that was slow is tried as seldom");
     backoff.halted(&pauses, &Halt::<Refused>::Rejected(Rejection::NotAMember { index: 1 }));
     assert_eq!(backoff.pause(), pauses.rejected);
+}
+
+#[test]
+fn a_candidate_that_is_lost_while_it_becomes_a_member_is_brought_back() {
+    let run = |looks| {
+        let pool = Rc::new(pool());
+        pool.candidate_looks.set(looks);
+        pool.lost.borrow_mut().push("candidate");
+        *pool.opened.borrow_mut() = [Ok(opened(left_at_first())), Ok(opened(left_at_first()))].into();
+        let returned = bring_back(&pool);
+        (returned.is_some(), pool.state_of(POSITION).is_in_sync())
+    };
+    assert_eq!(run(1), (true, true), "it became one between two looks");
+    assert_eq!(run(2), (false, false), "one that is still none is given up");
+}
+
+/// Its target may have it, though the reply was lost. An older copy that comes back in its place has an older one, and is not taken for what it was left.
+#[test]
+fn a_mark_that_is_sent_to_a_member_behind_counts_as_told() {
+    let pool = Rc::new(pool());
+    for (lost_at, mark) in [("Mark", 1), ("needed", 2)] {
+        done(epochs::raise_mark(&Locked(&pool)));
+        *pool.opened.borrow_mut() = [Ok(opened(left_at_first()))].into();
+        pool.lost.borrow_mut().push(lost_at);
+        assert!(bring_back(&pool).is_none());
+        let has_kept = |mark| pool.epochs.borrow().view.has_kept(POSITION, mark);
+        assert_eq!((has_kept(mark - 1), has_kept(mark)), (false, true), "{:?}", pool.steps());
+    }
 }

@@ -305,8 +305,8 @@ impl engine::Returns for Return<'_> {
         }
     }
 
-    async fn wait_as_candidate(&self, member: &Arc<dyn Member>) -> Halted<bool, Self> {
-        self.returns.wait_as_candidate(self.position, &**member)
+    fn is_candidate(&self) -> bool {
+        self.returns.is_candidate(self.position)
     }
 
     fn gives_up_candidate(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, Weak, atomic::Ordering},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use pmof_locks::MutexGuard;
@@ -12,11 +12,8 @@ use super::{Returns, Shared, hold, lost::Candidate, spawn};
 use crate::{
     ChangeError, ReplicaError,
     member::Member,
-    pool::{Open, Pool, halt::Halt, status::SpareState},
+    pool::{Open, Pool, status::SpareState},
 };
-
-/// Between two looks whether a replica that lacks little is a member.
-const LOOK: Duration = Duration::from_millis(20);
 
 /// A replica that is copied to while it is no member. From the end of this it is brought in as any other.
 pub(in crate::pool) struct Learning<'r>(&'r Returns);
@@ -72,17 +69,6 @@ impl Returns {
 
     pub(in crate::pool) fn is_candidate(&self, position: usize) -> bool {
         self.spares.is_candidate(position)
-    }
-
-    /// Waits a little while a replica is no member yet. False: it is one, or may become one.
-    pub(super) fn wait_as_candidate(&self, position: usize, member: &dyn Member) -> Result<bool, Halt> {
-        if !self.spares.is_candidate(position) {
-            return Ok(false);
-        }
-        if !self.pause(LOOK) || !member.state().is_connected() {
-            return Err(Halt::Ended);
-        }
-        Ok(true)
     }
 
     /// A replica that is no member yet was lost: whoever wanted it to be one notices, and nobody brings it back. False: it is a member.
