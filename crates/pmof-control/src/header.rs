@@ -9,7 +9,7 @@ use zerocopy::{
 
 use crate::{
     PoolState, ROSTER_BYTES, ROSTER_OFFSET, Roster,
-    checksum::{crc32c, crc32c_append},
+    checksum::{crc32c, crc32c_append, is_all_zero},
 };
 
 #[cfg(test)]
@@ -217,7 +217,7 @@ pub fn without_magic(bytes: &[u8]) -> HeaderError {
     };
     match bytes.get(..HEADER_BYTES) {
         _ if has_state || has_roster() => HeaderError::Overwritten,
-        Some(head) if head.iter().all(|byte| *byte == 0) => HeaderError::Zeroed,
+        Some(head) if is_all_zero(head) => HeaderError::Zeroed,
         _ => HeaderError::NotAPool,
     }
 }
@@ -343,7 +343,7 @@ impl RawHeader {
     }
 
     fn check(&self, format: PoolFormat) -> Result<(), HeaderError> {
-        let reserved_is_zero = self.reserved_low.get() == 0 && self.reserved.iter().all(|byte| *byte == 0);
+        let reserved_is_zero = self.reserved_low.get() == 0 && is_all_zero(&self.reserved);
         let (data_offset, has_generation) = match format {
             PoolFormat::One { .. } => (DATA_OFFSET_1, true),
             PoolFormat::Two => (DATA_OFFSET_2, false),

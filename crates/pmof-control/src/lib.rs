@@ -48,8 +48,8 @@ pub use pool::{NewPool, PoolInfo};
 pub use process::{InitiatorProcess, MAX_PROGRAM_BYTES};
 pub use refusal::{PoolRefusal, ServiceCode};
 pub use roster::{
-    Forced, MAX_DOMAIN_BYTES, MAX_MEMBER_URL_BYTES, ROSTER_BYTES, ROSTER_OFFSET, Role, Roster, RosterChange,
-    RosterError, RosterMember, WITNESS_BYTES,
+    Forced, KeptRoster, MAX_DOMAIN_BYTES, MAX_MEMBER_URL_BYTES, ROSTER_BYTES, ROSTER_OFFSET, Role, Roster,
+    RosterChange, RosterError, RosterMember, WITNESS_BYTES,
 };
 pub use state::{ANCESTORS_MAX, Epoch, PoolState, STATE_BYTES, members_of};
 pub use status::{MAX_ROOT_BYTES, MAX_VERSION_BYTES, TargetStatus};

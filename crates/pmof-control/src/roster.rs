@@ -8,7 +8,11 @@ use zerocopy::{
     little_endian::{U16, U32, U64},
 };
 
-use crate::{HeaderError, REPLICAS_MAX, checksum::crc32c, members_of};
+use crate::{
+    HeaderError, REPLICAS_MAX,
+    checksum::{crc32c, is_all_zero},
+    members_of,
+};
 
 #[cfg(test)]
 mod tests;
@@ -380,7 +384,7 @@ impl Roster {
             0 => None,
             _ => Some(take_forced(&mut rest).ok_or(malformed("the forced opening is missing"))?),
         };
-        if !is_zero || rest.iter().any(|byte| *byte != 0) {
+        if !is_zero || !is_all_zero(rest) {
             return Err(malformed("reserved bytes are not zero"));
         }
         let (version, notes, is_uncertain) = (head.version.get(), head.notes.get(), head.flags & UNCERTAIN != 0);
@@ -395,29 +399,33 @@ impl Roster {
     /// # Errors
     /// [`HeaderError::BadRoster`] where neither slot is whole.
     pub fn read(replica_count: u16, slots: &[u8]) -> Result<(Self, u64), HeaderError> {
+        Self::read_kept(replica_count, slots).map(|kept| (kept.roster, kept.sequence))
+    }
+
+    /// The same, and whether both slots hold it.
+    ///
+    /// # Errors
+    /// [`HeaderError::BadRoster`] where neither slot is whole.
+    pub fn read_kept(replica_count: u16, slots: &[u8]) -> Result<KeptRoster, HeaderError> {
         let slots = Slot::both(slots).ok_or(HeaderError::BadRoster)?;
+        let is_in_both_slots = match &slots {
+            [Slot::Whole(one), Slot::Whole(other)] => one.roster == other.roster && one.is_copied && other.is_copied,
+            _ => false,
+        };
         let is_damaged = slots.iter().any(|slot| matches!(slot, Slot::Damaged));
         let is_blank = slots.iter().any(|slot| matches!(slot, Slot::Blank));
         let newest = slots.into_iter().filter_map(Slot::whole).max_by_key(|slot| slot.sequence);
         match newest {
             Some(WholeSlot { roster, sequence, is_copied }) => {
                 let is_uncertain = roster.is_uncertain || (is_damaged && !is_copied);
-                Ok((Self { is_uncertain, ..roster }, sequence))
+                Ok(KeptRoster { roster: Self { is_uncertain, ..roster }, sequence, is_in_both_slots })
             }
             // The first one was being written, or is damaged.
-            None if is_blank => Ok((Self { is_uncertain: is_damaged, ..Self::made(replica_count) }, 0)),
-            None => Err(HeaderError::BadRoster),
-        }
-    }
-
-    /// Whether both slots hold the roster that [`read`](Self::read) gives. Otherwise a crash left a change half done, a medium has changed a
-    /// slot, or an earlier program wrote them.
-    pub fn is_in_both_slots(slots: &[u8]) -> bool {
-        match Slot::both(slots) {
-            Some([Slot::Whole(one), Slot::Whole(other)]) => {
-                one.roster == other.roster && one.is_copied && other.is_copied
+            None if is_blank => {
+                let roster = Self { is_uncertain: is_damaged, ..Self::made(replica_count) };
+                Ok(KeptRoster { roster, sequence: 0, is_in_both_slots })
             }
-            _ => false,
+            None => Err(HeaderError::BadRoster),
         }
     }
 
@@ -443,6 +451,17 @@ impl Roster {
     }
 }
 
+/// A roster as its slots have it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeptRoster {
+    /// The newest one.
+    pub roster: Roster,
+    /// Its sequence number; 0 where nothing was kept.
+    pub sequence: u64,
+    /// Otherwise a crash left a change half done, a medium has changed a slot, or an earlier program wrote them.
+    pub is_in_both_slots: bool,
+}
+
 /// What one slot holds.
 enum Slot {
     Blank,
@@ -464,7 +483,7 @@ impl Slot {
     }
 
     fn of(slot: &[u8]) -> Self {
-        if slot.iter().all(|byte| *byte == 0) {
+        if is_all_zero(slot) {
             return Self::Blank;
         }
         WholeSlot::of(slot).map_or(Self::Damaged, |whole| Self::Whole(Box::new(whole)))

@@ -8,7 +8,10 @@ use zerocopy::{
     little_endian::{U32, U64},
 };
 
-use crate::{HeaderError, PoolFormat, REPLICAS_MAX, checksum::crc32c};
+use crate::{
+    HeaderError, PoolFormat, REPLICAS_MAX,
+    checksum::{crc32c, is_all_zero},
+};
 
 #[cfg(test)]
 mod tests;
@@ -300,7 +303,7 @@ impl Slot {
     }
 
     fn of(bytes: &[u8]) -> Self {
-        if bytes.iter().all(|byte| *byte == 0) {
+        if is_all_zero(bytes) {
             return Self::Blank;
         }
         let Ok(raw) = RawSlot::read_from_bytes(bytes) else { return Self::Damaged };

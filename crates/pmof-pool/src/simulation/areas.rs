@@ -32,43 +32,47 @@ pub(super) const KEPT_POINTS: u16 = 2;
 /// Bytes on a medium behind a page cache.
 #[derive(Clone, Debug)]
 pub(super) struct Bytes {
-    durable: Vec<u8>,
-    cache: Vec<u8>,
+    durable: Rc<Vec<u8>>,
+    cache: Rc<Vec<u8>>,
     dirty: Vec<Range<usize>>,
 }
 
 impl Bytes {
     fn new(len_bytes: u64) -> Self {
-        let bytes = vec![0; len_bytes as usize];
-        Self { durable: bytes.clone(), cache: bytes, dirty: Vec::new() }
+        let bytes = Rc::new(vec![0; len_bytes as usize]);
+        Self { durable: Rc::clone(&bytes), cache: bytes, dirty: Vec::new() }
     }
 
     pub(super) fn write(&mut self, at: u64, bytes: &[u8]) {
         let range = at as usize..at as usize + bytes.len();
-        self.cache[range.clone()].copy_from_slice(bytes);
+        Rc::make_mut(&mut self.cache)[range.clone()].copy_from_slice(bytes);
         self.dirty.push(range);
     }
 
     pub(super) fn flush(&mut self) {
         for range in self.dirty.drain(..) {
-            self.durable[range.clone()].copy_from_slice(&self.cache[range]);
+            Rc::make_mut(&mut self.durable)[range.clone()].copy_from_slice(&self.cache[range]);
         }
     }
 
     /// A loss of power: of what is not durable some words become so, and others are gone.
     fn lose(&mut self, random: &mut Random) {
-        for range in std::mem::take(&mut self.dirty) {
+        let dirty = std::mem::take(&mut self.dirty);
+        if dirty.is_empty() {
+            return;
+        }
+        let (cache, durable) = (Rc::make_mut(&mut self.cache), Rc::make_mut(&mut self.durable));
+        for range in dirty {
             let mut at = range.start;
             while at < range.end {
                 let end = (at / 8 * 8 + 8).min(range.end);
-                let (from, to) =
-                    if random.once_in(2) { (&self.cache, &mut self.durable) } else { (&self.durable, &mut self.cache) };
+                let (from, to) = if random.once_in(2) { (&*cache, &mut *durable) } else { (&*durable, &mut *cache) };
                 to[at..end].copy_from_slice(&from[at..end]);
                 at = end;
             }
         }
         // What was written twice may have been kept by one and lost by the other.
-        self.cache.copy_from_slice(&self.durable);
+        cache.copy_from_slice(durable);
     }
 
     pub(super) fn read(&self, at: u64, into: &mut [u8]) {

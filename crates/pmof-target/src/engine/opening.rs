@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use pmof_control::{
-    HEADER_BYTES, Header, HeaderError, IntentLayout, OpenFor, PoolFormat, PoolState, ROSTER_BYTES, ROSTER_OFFSET,
-    Roster, STATE_BYTES, STATE_OFFSET,
+    HEADER_BYTES, Header, HeaderError, IntentLayout, KeptRoster, OpenFor, PoolFormat, PoolState, ROSTER_BYTES,
+    ROSTER_OFFSET, Roster, STATE_BYTES, STATE_OFFSET,
 };
 
 use super::{
@@ -169,8 +169,9 @@ impl<R: Rules> Opening<R> {
     /// Before a writer depends on the roster, it is in both slots: a crash, a damaged slot or an earlier program may have left it in one.
     fn with_roster(&mut self, head: Head, slots: &[u8]) -> Result<Found, Refusal> {
         let Head { header, state, sequence, .. } = head;
-        let (roster, mut roster_sequence) = Roster::read(header.replica_count, slots).map_err(Refusal::Header)?;
-        if self.access == OpenFor::Write && roster_sequence > 0 && !Roster::is_in_both_slots(slots) {
+        let kept = Roster::read_kept(header.replica_count, slots).map_err(Refusal::Header)?;
+        let KeptRoster { roster, sequence: mut roster_sequence, is_in_both_slots } = kept;
+        if self.access == OpenFor::Write && roster_sequence > 0 && !is_in_both_slots {
             // What was read can be written.
             for (offset, slot) in roster.slots(roster_sequence + 1).into_iter().flatten() {
                 roster_sequence += 1;
