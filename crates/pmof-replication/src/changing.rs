@@ -8,12 +8,12 @@ use pmof_control::{MeantReplica, PoolInfo, PoolName, PoolRefusal, Reply, Request
 
 use crate::{
     asking::Failure as _,
-    epochs::{self, Driver as _},
+    epochs::{self, Driver as _, Introduced},
     lineage::was_never_in_sync,
     member_state::MemberState,
     membership::{Changed, Planned},
     place::{Place as _, at},
-    returning::{Members, introduce},
+    returning::{Members, Placing, introduce},
     roster::free_index,
 };
 
@@ -100,7 +100,8 @@ async fn prepare<D: Changes>(driver: &D, place: &Arc<D::Place>, role: Role) -> C
     let index = made.of_roster.index;
     // It knows that it is behind before it is a member: what it was made with would pass for another line of the pool.
     let epochs = driver.epochs()?;
-    if !introduce(&*epochs, position, (index, None, Some(&made.state)), &made.member).await {
+    let introduced = (index, None, Some(&made.state));
+    if introduce(&*epochs, position, introduced, &made.member, &mut Introduced::default()).await != Placing::Given {
         undo(driver, &made).await;
         driver.give_up(position, index).await;
         return Err(driver.error(Why::Lost { place, member: &made.member }));

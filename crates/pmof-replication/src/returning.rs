@@ -269,12 +269,29 @@ async fn introduce_returned<D: Returns>(
     if !is_own || !state.is_behind || !has_kept {
         *left = None;
     }
-    if !introduce(&*members, position, (index, Some(replica_uuid), Some(state)), member).await {
-        return Err(Halt::Later);
-    }
+    wait_for_place(driver, (index, replica_uuid, state), member).await?;
     // Of one that was in sync while the pool was open, all that was written since is known.
     let knows = members.lock().await.with(|epochs| epochs.view.knows_what_lacks(position, state.mark));
     Ok(!(is_own && kept.in_sync && knows))
+}
+
+/// Has a replica introduced that is to return. Where no epoch can begin with those that are connected it stays connected: each of several that return at once would else be gone before the next
+/// one is there.
+async fn wait_for_place<D: Returns>(
+    driver: &D,
+    (index, replica_uuid, state): (u16, Uuid, &PoolState),
+    member: &D::Member,
+) -> Halted<(), D> {
+    let (members, mut so_far) = (driver.epochs()?, Introduced::default());
+    loop {
+        let introduced = (index, Some(replica_uuid), Some(state));
+        match introduce(&*members, driver.position(), introduced, member, &mut so_far).await {
+            Placing::Given => return Ok(()),
+            Placing::Refused => return Err(Halt::Later),
+            Placing::TooFew if !driver.pause(driver.pauses().quorum_look).await => return Err(Halt::Ended),
+            Placing::TooFew => {}
+        }
+    }
 }
 
 /// Asks a target for the replica that is to return. This writer's own connection, of which the target has yet to notice that it has ended, is ended there;
@@ -346,48 +363,61 @@ async fn no_longer_slow<D: Returns>(
         .lock()
         .await
         .with(|epochs| (epochs.view.index(position), epochs.view.knows_what_lacks(position, u64::MAX)));
-    if !introduce(&*members, position, (index.ok_or(Halt::Later)?, None, None), &member).await {
-        return Err(Halt::Later);
+    let introduced = (index.ok_or(Halt::Later)?, None, None);
+    match introduce(&*members, position, introduced, &member, &mut Introduced::default()).await {
+        Placing::Given => {}
+        Placing::TooFew | Placing::Refused => return Err(Halt::Later),
     }
     Ok(Connected { member, is_compared: is_compared || !is_known })
 }
 
-/// Has a member know durably that it is behind the epoch in force, and gives it its place. False: it did not take that, or too few are left, or the pool is being
-/// closed.
+/// What came of an introduction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placing {
+    /// It has its place, and knows that it is behind.
+    Given,
+    /// It is connected, and sent epochs; with so few no epoch begins.
+    TooFew,
+    /// It did not take what it was told, or is no member, or the pool is being closed.
+    Refused,
+}
+
+/// Has a member know durably that it is behind the epoch in force, and gives it its place.
 ///
-/// `known`: the replica that it is, where it has to be a member now. `found`: its state, unless it stayed connected. The requests go to it without the lock, so that a member that
-/// does not answer delays no other.
+/// `known`: the replica that it is, where it has to be a member now. `found`: its state, unless it stayed connected. `so_far`: what it was told before. The requests go to it without the
+/// lock, so that a member that does not answer delays no other.
 pub async fn introduce<M: Members>(
     members: &M,
     position: usize,
     (index, known, found): (u16, Option<Uuid>, Option<&PoolState>),
     member: &M::Member,
-) -> bool {
-    let mut so_far = Introduced::default();
+    so_far: &mut Introduced,
+) -> Placing {
     loop {
         let next = {
             let locked = members.lock().await;
             if !members.state(member).is_connected() {
-                return false;
+                return Placing::Refused;
             }
-            let next = locked.with(|epochs| epochs.introduce(position, (index, known, found), &mut so_far));
+            let next = locked.with(|epochs| epochs.introduce(position, (index, known, found), so_far));
             if let Introducing::Placed { needs_change } = next {
                 members.put(&locked, position, member);
-                return !needs_change || epochs::begin(&locked).await;
+                let is_known = !needs_change || epochs::begin(&locked).await;
+                return if is_known { Placing::Given } else { Placing::TooFew };
             }
             next
         };
         match next {
-            Introducing::Refused | Introducing::Placed { .. } => return false,
+            Introducing::Refused | Introducing::Placed { .. } => return Placing::Refused,
             Introducing::Give(roster) => {
                 if !members.give_roster(member, &roster).await {
-                    return false;
+                    return Placing::Refused;
                 }
             }
             Introducing::Tell(to_tell) => {
                 for (request, expected) in &to_tell {
                     if members.ask_for(member, request, expected, None).await.is_err() {
-                        return false;
+                        return Placing::Refused;
                     }
                 }
             }

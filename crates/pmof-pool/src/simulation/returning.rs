@@ -264,6 +264,7 @@ impl engine::Returns for Return {
             longest_slow: pause,
             need_look,
             candidate_look: STEP,
+            quorum_look: need_look,
             recovered_after: Duration::ZERO,
         }
     }

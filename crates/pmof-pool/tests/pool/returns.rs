@@ -81,6 +81,26 @@ fn below_the_quorum_a_persist_fails_until_a_replica_is_back() {
     pool.close().unwrap();
 }
 
+/// With one of five connected no epoch can begin, nor with the first that is back: it waits for another one, connected.
+#[test]
+fn four_of_five_that_are_lost_at_once_come_back() {
+    let mut five: [Target; 5] = std::array::from_fn(|_| Target::start_fixed());
+    let pool = options(urls(&five)).create(1 << 20).unwrap();
+    for round in 0..3_u8 {
+        pool.persist(0, &[round]).unwrap();
+        five[1..].iter_mut().for_each(Target::stop);
+        assert!(pool.persist(1, &[round]).is_err());
+        for target in &mut five[1..] {
+            target.restart();
+            thread::sleep(Duration::from_millis(50));
+        }
+        wait_in_sync(&pool);
+    }
+    pool.persist(2, b"all").unwrap();
+    assert_equal(&pool);
+    pool.close().unwrap();
+}
+
 #[test]
 fn a_pool_that_lost_all_replicas_in_sync_says_that_it_must_be_opened_again() {
     let mut three: [Target; 3] = std::array::from_fn(|_| Target::start_fixed());

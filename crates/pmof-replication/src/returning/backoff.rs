@@ -21,6 +21,8 @@ pub struct Pauses {
     pub need_look: Duration,
     /// How often to check whether a candidate that lacks little has become a member.
     pub candidate_look: Duration,
+    /// How often one that is back, where no epoch can begin with those that are connected, checks whether enough are.
+    pub quorum_look: Duration,
     /// A member that is lost again within this time has not recovered: its pauses go on where they were.
     pub recovered_after: Duration,
 }
@@ -35,6 +37,7 @@ impl Default for Pauses {
             longest_slow: Duration::from_secs(30),
             need_look: Duration::from_millis(100),
             candidate_look: Duration::from_millis(20),
+            quorum_look: Duration::from_millis(100),
             recovered_after: Duration::from_secs(10),
         }
     }

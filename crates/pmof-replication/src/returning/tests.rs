@@ -25,7 +25,7 @@ use crate::{
     comparing::{self, Findings, Scrubbed},
     epochs::{Epochs, MemberQuorum},
     lineage::Base,
-    member_state::{Event, MemberCell},
+    member_state::{Event, Link, MemberCell},
     membership::Membership,
     pages::PAGE_BYTES,
     view::{Positions, Rule, View},
@@ -127,14 +127,23 @@ fn done<T>(step: impl Future<Output = T>) -> T {
 }
 
 fn pool() -> Pool {
-    let first = Epoch { id: FIRST, members: 0b111 };
-    let indexes = (0..3).map(Some).collect();
-    let mut view = View::new(Rule::of(3), indexes, Base::after(first, 1, &[]), 0, 0b111);
-    view.note_equal(0b111);
-    let states = [MemberState::InSync, MemberState::InSync, MemberState::InSync];
-    let pool = Pool {
+    let pool = whole(3);
+    pool.members.borrow()[POSITION].take(Event::Lost);
+    assert!(done(epochs::begin(&Locked(&pool))));
+    pool.steps.take();
+    pool
+}
+
+/// A pool of so many that are all in sync.
+fn whole(count: u16) -> Pool {
+    let all = (1 << count) - 1;
+    let first = Epoch { id: FIRST, members: all };
+    let indexes = (0..count).map(Some).collect();
+    let mut view = View::new(Rule::of(count.into()), indexes, Base::after(first, 1, &[]), 0, all);
+    view.note_equal(all);
+    Pool {
         epochs: RefCell::new(Epochs::new(view, Membership::default())),
-        members: RefCell::new(states.map(|state| Rc::new(MemberCell::new(state))).into()),
+        members: RefCell::new((0..count).map(|_| Rc::new(MemberCell::new(MemberState::InSync))).collect()),
         steps: RefCell::default(),
         names: Cell::new(100),
         opened: RefCell::new([Ok(opened(left_at_first()))].into()),
@@ -151,11 +160,7 @@ fn pool() -> Pool {
         is_needed: Cell::new(true),
         candidate_looks: Cell::new(0),
         rotten: RefCell::default(),
-    };
-    pool.members.borrow()[POSITION].take(Event::Lost);
-    assert!(done(epochs::begin(&Locked(&pool))));
-    pool.steps.take();
-    pool
+    }
 }
 
 impl Pool {
@@ -542,6 +547,13 @@ impl Returns for Bringing {
 
     async fn pause(&self, pause: Duration) -> bool {
         self.0.now.set(self.0.now.get() + pause);
+        if pause == Pauses::default().quorum_look && self.0.state_of(POSITION).is_connected() {
+            let another = self.0.members.borrow().iter().position(|member| member.get().is_lost());
+            if let Some(another) = another {
+                self.0.members.borrow_mut()[another] = Rc::new(MemberCell::new(MemberState::Behind(Link::Connected)));
+                self.0.step(format!("{another} is back"));
+            }
+        }
         self.0.opened.borrow().front().is_some() || self.0.state_of(POSITION).is_connected()
     }
 
@@ -780,6 +792,18 @@ fn a_candidate_that_is_lost_while_it_becomes_a_member_is_brought_back() {
     };
     assert_eq!(run(1), (true, true), "it became one between two looks");
     assert_eq!(run(2), (false, false), "one that is still none is given up");
+}
+
+#[test]
+fn one_that_is_back_below_the_quorum_waits_connected_for_another() {
+    let pool = Rc::new(whole(5));
+    (1..5).for_each(|position| _ = pool.members.borrow()[position].take(Event::Lost));
+    assert!(!done(epochs::begin(&Locked(&pool))), "one of five is no quorum");
+    assert!(bring_back(&pool).is_some());
+    let steps = pool.steps();
+    let at = |step: &str| steps.iter().position(|of| of == step);
+    assert!(at("1 is back").is_some() && at("1 is back") < at("all 111: Begin"), "{steps:?}");
+    assert!(at("give up").is_none() && pool.state_of(POSITION).is_in_sync(), "{steps:?}");
 }
 
 /// Its target may have it, though the reply was lost. An older copy that comes back in its place has an older one, and is not taken for what it was left.
