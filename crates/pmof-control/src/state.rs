@@ -157,7 +157,10 @@ impl PoolState {
         let is_behind = if is_parent(self.epoch.id) {
             self.is_behind_own(index)
         } else {
-            let is_sibling = !self.is_confirmed && self.ancestors.first().is_some_and(|parent| is_parent(parent.id));
+            // One that only this replica was told to be in force is given up as one that was announced: with that it holds all that was acknowledged under the parent.
+            let beside = ancestors.iter().skip(1).take_while(|epoch| epoch.members == 0);
+            let is_given_up = !self.is_confirmed || { beside }.any(|epoch| epoch.id == self.epoch.id);
+            let is_sibling = is_given_up && self.ancestors.first().is_some_and(|parent| is_parent(parent.id));
             !is_sibling || self.is_behind
         };
         let ancestors = ancestors.iter().copied().take(ANCESTORS_MAX).collect();

@@ -186,6 +186,23 @@ fn what_is_confirmed_stays_so_when_what_was_announced_behind_it_is_given_up() {
     assert!(!beside.begun(2, epoch, 2, &[parent.epoch]).is_confirmed);
 }
 
+/// An opener had seen this replica before that epoch was confirmed here, and told another one that it was given up. This one may be the only member that has everything.
+#[test]
+fn a_confirmed_epoch_that_others_give_up_leaves_a_replica_where_it_was() {
+    let epoch = |number: u128, members| Epoch { id: Uuid::from_u128(number), members };
+    let (parent, own, next) = (epoch(1, 0b111), epoch(2, 0b001), epoch(3, 0b001));
+    let given_up = Epoch { members: 0, ..own };
+    let begun = |index, ancestors: &[Epoch]| {
+        let confirmed = PoolState::new(parent.id, 3).begun(index, own, 2, &[parent]).confirmed(index, own.id).unwrap();
+        confirmed.begun(index, next, 2, ancestors)
+    };
+    assert!(!begun(0, &[parent, given_up]).is_behind);
+    assert!(begun(1, &[parent, given_up]).is_behind, "it was behind by its own");
+    assert!(begun(0, &[parent]).is_behind, "the others know nothing of it");
+    assert!(begun(0, &[parent, epoch(4, 0b110), given_up]).is_behind, "it was given up before");
+    assert!(begun(0, &[epoch(4, 0b110), parent, given_up]).is_behind, "they went on without it");
+}
+
 /// Before the next mark is raised nothing else says that this replica has what an older copy lacks.
 #[test]
 fn a_mark_outlives_each_announcement() {
