@@ -29,6 +29,7 @@ mod following;
 mod judging;
 mod keeper;
 mod keeping;
+mod lost_join;
 mod media;
 mod members;
 mod names;
@@ -129,6 +130,7 @@ fn run_all(seed: u64, (world, tasks): (&Shared, &Rc<Tasks>), plan: Plan, chaos_s
             fail_something(world, tasks, plan.writers);
         }
         fail_in_change(world, tasks);
+        lost_join::go_on(world, tasks);
         if plan.has_state_rot && decay.once_in(STATE_ROT_RATE) {
             world.borrow_mut().rot_head();
         }

@@ -132,6 +132,7 @@ pub(super) enum Fault {
     KeeperUnreachable,
     KeeperSlow,
     KeeperReplyLost,
+    JoinedUnknown,
     KeeperChangedLate,
     KeeperOverruled,
     KeeperDisplaced,

@@ -18,6 +18,8 @@ pub(super) struct Outside {
     random: Random,
     /// It is down until this step.
     down_until: u64,
+    /// It fails so many times less often than one of which nothing comes: members join only where epochs begin for a while.
+    rarely: usize,
 }
 
 /// A request, until its writer has given it up for long.
@@ -58,8 +60,9 @@ impl Outside {
     pub(super) fn new(seed: u64, made: &PoolState) -> Self {
         let PoolState { epoch, opening, ref ancestors, .. } = *made;
         let register = Register::new(EpochRecord { epoch, opening, ancestors: ancestors.clone() });
-        let random = Random::new(seed.rotate_left(24));
-        Self { register, calls: BTreeMap::new(), last_call: 0, random, down_until: 0 }
+        let mut random = Random::new(seed.rotate_left(24));
+        let rarely = [1, 10, 20][random.below(3)];
+        Self { register, calls: BTreeMap::new(), last_call: 0, random, down_until: 0, rarely }
     }
 
     pub(super) fn kept(&self) -> &Kept {
@@ -73,10 +76,10 @@ impl Outside {
 
     /// Whether a request reaches it; else it is down, or the way there is cut.
     pub(super) fn is_reached(&mut self, step: u64) -> bool {
-        if self.random.once_in(40) {
+        if self.random.once_in(40 * self.rarely) {
             self.down_until = step + 20 + self.random.below(200) as u64;
         }
-        self.down_until <= step && !self.random.once_in(16)
+        self.down_until <= step && !self.random.once_in(16 * self.rarely)
     }
 
     /// Sends a request. `reply_rate`: one of so many replies is lost; `None`: nothing goes wrong. Returns its number, and whether it is slow.
@@ -87,8 +90,9 @@ impl Outside {
         writer: usize,
         request: Request,
     ) -> (u64, bool) {
+        let rarely = self.rarely;
         let mut may = |times| reply_rate.is_some() && self.random.once_in(times);
-        let (is_lost, is_reply_lost, is_slow) = (may(20), may(reply_rate.unwrap_or(1)), may(3));
+        let (is_lost, is_reply_lost, is_slow) = (may(20 * rarely), may(reply_rate.unwrap_or(1)), may(3 * rarely));
         let mut way = || 1 + self.random.below(if is_slow { 2 * LIMIT_STEPS as usize } else { 4 }) as u64;
         let arrives_at = step + way();
         let returns_at = (!is_reply_lost).then(|| arrives_at + way());

@@ -40,10 +40,9 @@ impl Asked {
         }
         let in_force = self.kept().map_or(0, |kept| kept.in_force.epoch.members);
         let world = &mut *self.world.borrow_mut();
-        // What the control is about happens more often there: a member has joined, and its writer is not told.
+        // It matters most that a writer is not told of a member that has joined.
         let joins = matches!(&request, Request::Confirm(announced) if announced.epoch.members & !in_force != 0);
-        let is_control = world.control == Some(Control::KeeperUnknownIsNone) && joins;
-        let reply_rate = if is_control { 2 } else { 8 };
+        let reply_rate = if joins { 2 } else { 8 };
         let (step, reply_rate) = (world.step, (!world.is_faultless).then_some(reply_rate));
         let (id, is_slow) = world.keeper.as_mut()?.send(step, reply_rate, self.writer, request);
         if is_slow {
@@ -86,10 +85,18 @@ impl Keeper for Asked {
             let _ = self.send(confirm);
             return Ok(());
         }
-        match self.ask(confirm).await {
-            Err(KeeperError::Unknown) if control == Some(Control::KeeperUnknownIsNone) => Err(KeeperError::Unreachable),
-            answered => answered,
+        let before = self.kept().map_or(0, |kept| kept.in_force.epoch.members);
+        let answered = self.ask(confirm).await;
+        if answered == Err(KeeperError::Unknown) {
+            if self.kept().is_ok_and(|kept| kept.in_force.epoch == announced.epoch) {
+                let mut world = self.world.borrow_mut();
+                world.reply_to_join_is_lost(self.writer, announced.epoch.members & !before);
+            }
+            if control == Some(Control::KeeperUnknownIsNone) {
+                return Err(KeeperError::Unreachable);
+            }
         }
+        answered
     }
 
     /// What is kept when the reply has come, as a change may have come during the call.

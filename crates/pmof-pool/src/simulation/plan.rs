@@ -52,7 +52,7 @@ impl Plan {
         let mut random = Random::new(!seed);
         let (made, writers) = ([2, 3, 3, 5][random.below(4)], 1 + random.below(2));
         let chaos_steps = 200 + random.below(1500) as u64;
-        let fault_rate = [15, 30, 60][random.below(3)];
+        let fault_rate = [15, 30, 60, 120, 240][random.below(5)];
         let has_changes = random.once_in(2);
         let made = if has_changes { 1 + random.below(4) } else { made };
         let chaos_steps = if has_changes { chaos_steps + 400 } else { chaos_steps };

@@ -16,6 +16,7 @@ use super::{
     areas::Areas,
     faults::Fault,
     keeper::Outside,
+    lost_join::LostJoin,
     media::{Media, TargetRules},
     names,
     plan::{Control, Plan},
@@ -100,6 +101,7 @@ pub(super) struct World {
     pub(super) truth: Truth,
     /// That of the epochs, where it is outside of the members.
     pub(super) keeper: Option<Outside>,
+    pub(super) lost_join: Option<LostJoin>,
     pub(super) faults: BTreeMap<Fault, u64>,
     pub(super) control: Option<Control>,
     /// What replicas held when they told their states to the process that looks at the pool.
@@ -187,6 +189,7 @@ impl World {
             is_at_rest: false,
             looked: BTreeMap::new(),
             readers: 0,
+            lost_join: None,
             trace: None,
         }
     }

@@ -1,0 +1,84 @@
+//! The keeper has put an epoch in force by which a member joins, and its reply is lost: the member is lost, its writer acknowledges what it can and crashes, and for a while only that
+//! member is left. By the keeper it may open the pool alone, so that it must have all that was acknowledged.
+
+use std::rc::Rc;
+
+use super::{
+    fail_writer,
+    faults::Fault,
+    tasks::{Shared, Tasks},
+    world::{Link, World},
+};
+
+/// Steps that the writer has to acknowledge something.
+const ACKNOWLEDGING_STEPS: u64 = 300;
+
+/// Persists that are acknowledged before it crashes.
+const ACKNOWLEDGED: u64 = 3;
+
+/// Steps in which only that member is left.
+const ALONE_STEPS: u64 = 300;
+
+/// A member that has joined by an epoch of which its writer does not know whether it is in force.
+pub(super) struct LostJoin {
+    writer: usize,
+    target: usize,
+    /// Persists that were acknowledged before.
+    acknowledged: u64,
+    until_step: u64,
+    is_alone: bool,
+}
+
+impl World {
+    /// The writer has no reply to an epoch, in force by now, by which members of these indexes join.
+    pub(super) fn reply_to_join_is_lost(&mut self, writer: usize, joined: u64) {
+        let is_one = joined.count_ones() == 1 && self.lost_join.is_none() && !self.is_faultless;
+        let has_index = |index: u16| joined == 1 << index;
+        let target =
+            self.targets.iter().position(|target| target.is_there && !target.is_witness && has_index(target.index));
+        let Some(target) = target.filter(|_| is_one && self.decay.once_in(2)) else { return };
+        self.count(Fault::JoinedUnknown);
+        let is_to = |at: &usize| self.connections[*at].writer == writer && self.connections[*at].target == target;
+        let connections: Vec<_> = (0..self.connections.len()).filter(is_to).collect();
+        connections.into_iter().for_each(|connection| self.close_here(connection));
+        self.links[writer][target] = Link { requests_blocked: true, replies_blocked: true };
+        let (acknowledged, until_step) = (self.truth.acknowledged, self.step + ACKNOWLEDGING_STEPS);
+        self.note(|| format!("w{writer} does not know that t{target} has joined, and loses it"));
+        self.lost_join = Some(LostJoin { writer, target, acknowledged, until_step, is_alone: false });
+    }
+
+    /// Leaves only that member, or brings the others back.
+    fn stop_others(&mut self, joined: usize, stops: bool) {
+        for other in (0..self.targets.len()).filter(|other| *other != joined) {
+            if stops {
+                self.stop(other, false);
+            } else {
+                self.targets[other].is_up = true;
+            }
+        }
+        self.targets[joined].is_up = true;
+        self.links.iter_mut().for_each(|links| links[joined] = Link::default());
+    }
+}
+
+/// What follows a lost reply, once a step.
+pub(super) fn go_on(world: &Shared, tasks: &Rc<Tasks>) {
+    let Some(join) = world.borrow_mut().lost_join.take() else { return };
+    let (step, acknowledged) = {
+        let world = world.borrow();
+        (world.step, world.truth.acknowledged)
+    };
+    let is_over = step >= join.until_step || (!join.is_alone && acknowledged >= join.acknowledged + ACKNOWLEDGED);
+    if !is_over {
+        world.borrow_mut().lost_join = Some(join);
+        return;
+    }
+    if !join.is_alone {
+        fail_writer(world, tasks, join.writer, true);
+    }
+    let world = &mut *world.borrow_mut();
+    world.stop_others(join.target, !join.is_alone);
+    if !join.is_alone {
+        world.lost_join = Some(LostJoin { until_step: step + ALONE_STEPS, is_alone: true, ..join });
+    }
+}
