@@ -2,7 +2,7 @@
 
 use std::{fs, fs::File, os::unix::fs::FileExt as _, path::PathBuf, process::Child};
 
-use pmof::{Durability, Pool};
+use pmof::{Durability, Pool, PoolError};
 use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -52,7 +52,11 @@ impl Logged {
     }
 
     pub(crate) fn create(&self, name: &str) -> Pool {
-        Pool::options().replica(self.url(name)).require(Durability::ProcessCrash).create(1 << 20).unwrap()
+        self.try_to_create(name).unwrap()
+    }
+
+    pub(crate) fn try_to_create(&self, name: &str) -> Result<Pool, PoolError> {
+        Pool::options().replica(self.url(name)).require(Durability::ProcessCrash).create(1 << 20)
     }
 }
 

@@ -2,18 +2,19 @@
 
 use std::{
     sync::{
-        Barrier,
+        Arc, Barrier,
         atomic::{AtomicBool, Ordering},
     },
     thread,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use pmof_pool::PoolOptions;
 
 use crate::{
+    interrupted::Ways,
     slow::Relay,
-    support::{LONG, Target, options, urls},
+    support::{LONG, Target, options, read, urls},
 };
 
 /// Opens the pool, writes it and closes it. False: another one has it.
@@ -53,6 +54,48 @@ fn of_those_that_open_a_pool_at_once_one_gets_it() {
             }
         });
     }
+}
+
+/// A second program takes the pool while the first one's opening hangs at any of its messages, writes, and is closed or dies. What the first one does when it goes on loses nothing, and leaves a pool that can be
+/// opened.
+#[test]
+fn an_opening_that_hangs_at_any_message_while_another_one_writes() {
+    let run = |(at, is_closed): (u64, bool)| {
+        let three: [Target; 3] = std::array::from_fn(|_| Target::start());
+        let first = options(urls(&three)).create(64 << 10).unwrap();
+        first.persist(0, b"first").unwrap();
+        // Not closed in order: the next opening compares the members.
+        drop(first);
+        let ways = Arc::<Ways>::default();
+        let late = options(three.iter().map(|target| ways.to(target)));
+        ways.hangs.store(true, Ordering::Release);
+        ways.left.store(at, Ordering::Release);
+        thread::scope(|scope| {
+            let late = scope.spawn(move || late.open());
+            while !ways.are_over() && !late.is_finished() {
+                thread::sleep(Duration::from_millis(1));
+            }
+            let second = options(urls(&three)).take_over(Duration::ZERO).open().unwrap();
+            assert_eq!(read(&second, 0, 5), b"first", "{at}");
+            second.persist(0, b"other").unwrap();
+            let second = if is_closed { second.close().map(|()| None).unwrap() } else { Some(second) };
+            ways.go_on();
+            if let Ok(late) = late.join().unwrap() {
+                // It may have opened the pool before or behind the other one, and is fenced unless that one is gone.
+                let is_last = late.persist(8, b"late").is_ok();
+                assert!(!is_last || read(&late, 0, 5) == b"other", "{at}");
+            }
+            drop(second);
+        });
+        let last = options(urls(&three)).open_waiting(LONG).unwrap();
+        assert_eq!(read(&last, 0, 5), b"other", "{at}");
+        last.close().unwrap();
+    };
+    let run = &run;
+    thread::scope(|scope| {
+        let all = (1..=24).flat_map(|at| [(at, false), (at, true)]);
+        all.for_each(|which| _ = scope.spawn(move || run(which)));
+    });
 }
 
 /// Each is the first at a replica of its own, again and again, and names that one first.

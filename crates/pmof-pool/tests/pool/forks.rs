@@ -292,6 +292,30 @@ fn child_opens_a_pool_of_its_own() {
     }
 }
 
+/// A child is made between any two steps of an opening in another thread: it has nothing of that, and the parent's opening goes on.
+#[test]
+fn child_of_a_process_that_opens_a_pool() {
+    for two in [Two::here(), Two::over_tcp(), Two::over_shm()] {
+        two.options().create(SIZE_BYTES).unwrap().close().unwrap();
+        let (is_done, opened) = (AtomicBool::new(false), AtomicU64::new(0));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Acquire) {
+                    let pool = two.options().open_waiting(LONG).unwrap();
+                    assert!(!pool.persist(0, &[1; 64]).unwrap().is_degraded());
+                    pool.close().unwrap();
+                    opened.fetch_add(1, Ordering::AcqRel);
+                }
+            });
+            for _ in 0..3 * ROUNDS {
+                fork(|| {}).succeed();
+            }
+            is_done.store(true, Ordering::Release);
+        });
+        assert!(opened.into_inner() > 0);
+    }
+}
+
 /// The parent's end is noticed although a child of it lives on: the child keeps none of its sockets.
 #[test]
 fn parents_death_is_noticed_while_a_child_lives() {

@@ -82,6 +82,16 @@ impl Ways {
         }
     }
 
+    /// Whether they have come to an end, or hang.
+    pub(crate) fn are_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    /// What hung goes on.
+    pub(crate) fn go_on(&self) {
+        self.is_over.store(false, Ordering::Release);
+    }
+
     pub(crate) fn cut(&self) {
         self.hangs.store(false, Ordering::Release);
         self.is_over.store(true, Ordering::Release);
