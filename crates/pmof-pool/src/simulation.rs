@@ -130,7 +130,10 @@ fn run_all(seed: u64, (world, tasks): (&Shared, &Rc<Tasks>), plan: Plan, chaos_s
             fail_something(world, tasks, plan.writers);
         }
         fail_in_change(world, tasks);
-        lost_join::go_on(world, tasks);
+        let has_joined = world.borrow_mut().go_on_with_lost_join();
+        if let Some(writer) = has_joined {
+            fail_writer(world, tasks, writer, true);
+        }
         if plan.has_state_rot && decay.once_in(STATE_ROT_RATE) {
             world.borrow_mut().rot_head();
         }

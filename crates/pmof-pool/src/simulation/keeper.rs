@@ -22,6 +22,16 @@ pub(super) struct Outside {
     rarely: usize,
 }
 
+/// A member that has joined by an epoch of which its writer does not know whether it is in force.
+pub(super) struct LostJoin {
+    pub(super) writer: usize,
+    pub(super) target: usize,
+    /// Persists that were acknowledged before.
+    pub(super) acknowledged: u64,
+    pub(super) until_step: u64,
+    pub(super) is_alone: bool,
+}
+
 /// A request, until its writer has given it up for long.
 struct Call {
     writer: usize,

@@ -1,12 +1,9 @@
 //! The keeper has put an epoch in force by which a member joins, and its reply is lost: the member is lost, its writer acknowledges what it can and crashes, and for a while only that
 //! member is left. By the keeper it may open the pool alone, so that it must have all that was acknowledged.
 
-use std::rc::Rc;
-
 use super::{
-    fail_writer,
     faults::Fault,
-    tasks::{Shared, Tasks},
+    keeper::LostJoin,
     world::{Link, World},
 };
 
@@ -18,16 +15,6 @@ const ACKNOWLEDGED: u64 = 3;
 
 /// Steps in which only that member is left.
 const ALONE_STEPS: u64 = 300;
-
-/// A member that has joined by an epoch of which its writer does not know whether it is in force.
-pub(super) struct LostJoin {
-    writer: usize,
-    target: usize,
-    /// Persists that were acknowledged before.
-    acknowledged: u64,
-    until_step: u64,
-    is_alone: bool,
-}
 
 impl World {
     /// The writer has no reply to an epoch, in force by now, by which members of these indexes join.
@@ -59,26 +46,21 @@ impl World {
         self.targets[joined].is_up = true;
         self.links.iter_mut().for_each(|links| links[joined] = Link::default());
     }
-}
 
-/// What follows a lost reply, once a step.
-pub(super) fn go_on(world: &Shared, tasks: &Rc<Tasks>) {
-    let Some(join) = world.borrow_mut().lost_join.take() else { return };
-    let (step, acknowledged) = {
-        let world = world.borrow();
-        (world.step, world.truth.acknowledged)
-    };
-    let is_over = step >= join.until_step || (!join.is_alone && acknowledged >= join.acknowledged + ACKNOWLEDGED);
-    if !is_over {
-        world.borrow_mut().lost_join = Some(join);
-        return;
-    }
-    if !join.is_alone {
-        fail_writer(world, tasks, join.writer, true);
-    }
-    let world = &mut *world.borrow_mut();
-    world.stop_others(join.target, !join.is_alone);
-    if !join.is_alone {
-        world.lost_join = Some(LostJoin { until_step: step + ALONE_STEPS, is_alone: true, ..join });
+    /// What follows a lost reply, once a step. Returns the writer that is to crash.
+    pub(super) fn go_on_with_lost_join(&mut self) -> Option<usize> {
+        let join = self.lost_join.take()?;
+        let has_acknowledged = self.truth.acknowledged >= join.acknowledged + ACKNOWLEDGED;
+        if self.step < join.until_step && (join.is_alone || !has_acknowledged) {
+            self.lost_join = Some(join);
+            return None;
+        }
+        self.stop_others(join.target, !join.is_alone);
+        if join.is_alone {
+            return None;
+        }
+        let writer = join.writer;
+        self.lost_join = Some(LostJoin { until_step: self.step + ALONE_STEPS, is_alone: true, ..join });
+        Some(writer)
     }
 }

@@ -15,8 +15,7 @@ use pmof_target::engine::OpenReplica;
 use super::{
     areas::Areas,
     faults::Fault,
-    keeper::Outside,
-    lost_join::LostJoin,
+    keeper::{LostJoin, Outside},
     media::{Media, TargetRules},
     names,
     plan::{Control, Plan},
