@@ -152,6 +152,11 @@ impl PoolState {
             let ancestors = ancestors.iter().copied().take(ANCESTORS_MAX).collect();
             return Self { epoch, opening, is_confirmed: true, is_open: true, ancestors, ..self.clone() };
         }
+        let is_older = |known: &Epoch| known.id == epoch.id && known.members != 0;
+        if self.is_confirmed && self.ancestors.iter().any(is_older) {
+            // Told late by a writer that has told it of a later one meanwhile: what is confirmed is not taken back.
+            return Self { is_open: true, ..self.clone() };
+        }
         let is_parent = |id: Uuid| ancestors.first().is_some_and(|parent| parent.id == id);
         // Until it is confirmed it may be abandoned: then the replica is what it was at its parent.
         let is_behind = if is_parent(self.epoch.id) {
@@ -159,8 +164,10 @@ impl PoolState {
         } else {
             // One that only this replica was told to be in force is given up as one that was announced: with that it holds all that was acknowledged under the parent.
             let beside = ancestors.iter().skip(1).take_while(|epoch| epoch.members == 0);
-            let is_given_up = !self.is_confirmed || { beside }.any(|epoch| epoch.id == self.epoch.id);
-            let is_sibling = is_given_up && self.ancestors.first().is_some_and(|parent| is_parent(parent.id));
+            let is_beside = |id: Uuid| beside.clone().any(|epoch| epoch.id == id);
+            let is_given_up = !self.is_confirmed || is_beside(self.epoch.id);
+            let own_parent = self.ancestors.iter().find(|parent| parent.members != 0 && !is_beside(parent.id));
+            let is_sibling = is_given_up && own_parent.is_some_and(|parent| is_parent(parent.id));
             !is_sibling || self.is_behind
         };
         let ancestors = ancestors.iter().copied().take(ANCESTORS_MAX).collect();

@@ -102,6 +102,8 @@ pub enum Introducing {
 pub struct Introduced {
     told: Option<Uuid>,
     given: Option<Roster>,
+    /// It has its place, and is told of epochs as they come.
+    is_placed: bool,
 }
 
 impl Epochs {
@@ -144,14 +146,16 @@ impl Epochs {
         let is_told = so_far.told.is_some() && so_far.told == self.view.epoch();
         match self.view.introduction(index, found) {
             None => Introducing::Refused,
-            Some(Introduction::Tell(to_tell)) if !is_told => {
+            Some(Introduction::Tell(to_tell)) if !is_told && !so_far.is_placed => {
                 so_far.told = self.view.epoch();
                 Introducing::Tell(to_tell)
             }
             introduction => {
-                self.membership.note_kept(1 << position);
-                self.note_change();
-                self.view.identify(position, index);
+                if !core::mem::replace(&mut so_far.is_placed, true) {
+                    self.membership.note_kept(1 << position);
+                    self.note_change();
+                    self.view.identify(position, index);
+                }
                 Introducing::Placed { needs_change: matches!(introduction, Some(Introduction::ByChange)) }
             }
         }
@@ -188,6 +192,12 @@ fn marked(driver: &impl Driver) -> Positions {
     }
     let witnesses = driver.positions(|state| state.is_witness() && state.is_well());
     in_use | witnesses & !driver.with(|epochs| epochs.membership.leaving())
+}
+
+/// Whether an epoch can begin as soon as more members are connected.
+pub(crate) fn awaits_members(driver: &impl Driver) -> bool {
+    let (connected, in_use) = (connected(driver), in_use(driver));
+    driver.with(|epochs| in_use != 0 && !epochs.has_ended && !epochs.view.are_enough(connected))
 }
 
 /// Whether the pool may go on with the members that are connected.

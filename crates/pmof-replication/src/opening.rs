@@ -16,6 +16,7 @@ use crate::{
 mod ask;
 mod create;
 mod heard;
+mod held;
 mod judge;
 mod others;
 mod outcome;

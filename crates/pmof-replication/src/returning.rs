@@ -376,7 +376,7 @@ async fn no_longer_slow<D: Returns>(
 pub enum Placing {
     /// It has its place, and knows that it is behind.
     Given,
-    /// It is connected, and sent epochs; with so few no epoch begins.
+    /// It is connected, and told of epochs; with so few no epoch begins.
     TooFew,
     /// It did not take what it was told, or is no member, or the pool is being closed.
     Refused,
@@ -402,8 +402,10 @@ pub async fn introduce<M: Members>(
             let next = locked.with(|epochs| epochs.introduce(position, (index, known, found), so_far));
             if let Introducing::Placed { needs_change } = next {
                 members.put(&locked, position, member);
-                let is_known = !needs_change || epochs::begin(&locked).await;
-                return if is_known { Placing::Given } else { Placing::TooFew };
+                if !needs_change || epochs::begin(&locked).await {
+                    return Placing::Given;
+                }
+                return if epochs::awaits_members(&locked) { Placing::TooFew } else { Placing::Refused };
             }
             next
         };

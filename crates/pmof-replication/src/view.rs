@@ -439,8 +439,12 @@ impl View {
 
     /// Whether an epoch of the members in sync may begin where those that are connected know of it.
     pub fn may_go_on_with(&self, connected: Positions, in_use: Positions) -> bool {
-        let is_enough = self.is_quorum(connected) && self.needed & !connected == 0;
-        in_use != 0 && is_enough && self.is_heard(in_use) && self.overruled_by.is_none()
+        in_use != 0 && self.are_enough(connected) && self.is_heard(in_use) && self.overruled_by.is_none()
+    }
+
+    /// Whether these are as many as are to know of an epoch, and all that this opening has to meet.
+    pub fn are_enough(&self, connected: Positions) -> bool {
+        self.is_quorum(connected) && self.needed & !connected == 0
     }
 
     /// Whether those who might open the pool without the members in sync hear of a new epoch. Where a quorum is no majority, all members of

@@ -25,11 +25,11 @@ fn changing() -> Roster {
     sample().adding(member(2, "shm:///run/pmof.sock?pool=orders"), Uuid::from_u128(9))
 }
 
-/// Slots with these rosters by their sequence numbers.
 fn is_in_both_slots(slots: &[u8]) -> bool {
     Roster::read_kept(3, slots).is_ok_and(|kept| kept.is_in_both_slots)
 }
 
+/// Slots with these rosters by their sequence numbers.
 fn slots(rosters: &[(&Roster, u64)]) -> Vec<u8> {
     slots_of(rosters, COPIES)
 }

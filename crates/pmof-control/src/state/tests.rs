@@ -169,6 +169,18 @@ fn what_is_confirmed_stays_so_when_it_is_announced_again() {
     assert_eq!(state.closed().begun(2, epoch, 2, &[parent.epoch]), state);
 }
 
+/// Two threads of its writer told it of two epochs, and the first comes last.
+#[test]
+fn what_is_confirmed_stays_so_when_an_older_one_comes_late() {
+    let epoch = |number: u128, members| Epoch { id: Uuid::from_u128(number), members };
+    let (first, next) = (epoch(2, 0b011), epoch(3, 0b001));
+    let parent = PoolState::new(Uuid::from_u128(1), 3);
+    let at_first = parent.begun(2, first, 2, &[parent.epoch]).confirmed(2, first.id).unwrap();
+    let at_next = at_first.begun(2, next, 3, &[first, parent.epoch]).confirmed(2, next.id).unwrap();
+    let late = at_next.begun(2, first, 2, &[parent.epoch]);
+    assert_eq!((&late, late.confirmed(2, first.id)), (&at_next, None));
+}
+
 /// A member that was to join was told of the epoch to come, and is told of the one in force again: should its writer die before it confirms that again, others would go on
 /// from the epoch before.
 #[test]
@@ -200,6 +212,12 @@ fn a_confirmed_epoch_that_others_give_up_leaves_a_replica_where_it_was() {
     assert!(begun(1, &[parent, given_up]).is_behind, "it was behind by its own");
     assert!(begun(0, &[parent]).is_behind, "the others know nothing of it");
     assert!(begun(0, &[parent, epoch(4, 0b110), given_up]).is_behind, "it was given up before");
+    // With one that was announced behind it, too.
+    let own = PoolState::new(parent.id, 3).begun(0, own, 2, &[parent]).confirmed(0, own.id).unwrap();
+    let behind_own = own.begun(0, epoch(5, 0b001), 3, &[own.epoch, parent]);
+    let both = [parent, Epoch { members: 0, ..behind_own.epoch }, given_up];
+    assert!(!behind_own.begun(0, next, 2, &both).is_behind);
+    assert!(behind_own.begun(0, next, 2, &both[..2]).is_behind, "its parent is not given up");
     assert!(begun(0, &[epoch(4, 0b110), parent, given_up]).is_behind, "they went on without it");
 }
 

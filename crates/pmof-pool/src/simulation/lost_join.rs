@@ -19,7 +19,7 @@ const ALONE_STEPS: u64 = 300;
 impl World {
     /// The writer has no reply to an epoch, in force by now, by which members of these indexes join.
     pub(super) fn reply_to_join_is_lost(&mut self, writer: usize, joined: u64) {
-        let is_one = joined.count_ones() == 1 && self.lost_join.is_none() && !self.is_faultless;
+        let is_one = joined.is_power_of_two() && self.lost_join.is_none() && !self.is_faultless;
         let has_index = |index: u16| joined == 1 << index;
         let target =
             self.targets.iter().position(|target| target.is_there && !target.is_witness && has_index(target.index));
@@ -27,7 +27,9 @@ impl World {
         self.count(Fault::JoinedUnknown);
         let is_to = |at: &usize| self.connections[*at].writer == writer && self.connections[*at].target == target;
         let connections: Vec<_> = (0..self.connections.len()).filter(is_to).collect();
-        connections.into_iter().for_each(|connection| self.close_here(connection));
+        for connection in connections {
+            self.close_here(connection);
+        }
         self.links[writer][target] = Link { requests_blocked: true, replies_blocked: true };
         let (acknowledged, until_step) = (self.truth.acknowledged, self.step + ACKNOWLEDGING_STEPS);
         self.note(|| format!("w{writer} does not know that t{target} has joined, and loses it"));

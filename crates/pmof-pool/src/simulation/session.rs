@@ -318,7 +318,9 @@ impl Session {
         let world = &mut *self.world.borrow_mut();
         let is_reached = |member: &&Rc<Member>| member.connection.is_some_and(|connection| world.is_open(connection));
         let in_use = open.members.iter().filter(|member| member.state().is_in_sync()).filter(is_reached).count();
-        let may_be_lost = |member: &&Rc<Member>| member.state().is_witness() || in_use > 1;
+        // One that is compared may be left behind at the same time: with rot, that is one failure already.
+        let least = 1 + self.verifying.get();
+        let may_be_lost = |member: &&Rc<Member>| member.state().is_witness() || in_use > least;
         let lost = open.members.iter().filter(|member| member.state().is_well()).filter(is_reached);
         let lost: Vec<_> = lost.filter(may_be_lost).collect();
         if lost.is_empty() {

@@ -322,6 +322,7 @@ impl Node {
                     }),
                 },
             },
+            Request::Mark { mark: 0 } => Reply::Marked,
             Request::Info { name } => Reply::Info(Box::new(PoolInfo {
                 name: name.clone(),
                 header: Header {

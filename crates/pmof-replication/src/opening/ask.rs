@@ -121,6 +121,9 @@ impl<P: Place, F: Failure, R: Rules> Run<P, F, R> {
             heard.extend(self.hear_promoted(&roster, uuid).await);
             followed = Some(roster);
         }
+        if self.access == OpenFor::Write {
+            self.check_held(&mut opened, &mut failed).await;
+        }
         let found = self.decide(&mut opened, failed, identity, &heard).await;
         if found.is_err() {
             self.release(opened.iter().map(|opened| opened.site)).await;

@@ -1,6 +1,6 @@
 use core::time::Duration;
 
-use pmof_control::{Claim, MeantReplica, OpenFor, PoolRefusal, PoolState, Reply, Request};
+use pmof_control::{Claim, Epoch, MeantReplica, OpenFor, PoolRefusal, PoolState, Reply, Request};
 use pmof_terms::Durability;
 use uuid::Uuid;
 
@@ -199,6 +199,37 @@ fn readers_do_not_read_members_that_are_behind() {
     let pool = net.open(terms(), OpenFor::Write, &["0", "1", "2"]).pool.unwrap();
     assert!(matches!(pool.opened[2].behind, Some(Reason::Apart { .. })), "{pool:?}");
     assert_eq!(pool.left, Left::Alike);
+}
+
+/// An epoch was announced at one of them. Another one was opened before that, and taken by the writer that may have confirmed the epoch there.
+#[test]
+fn one_that_was_taken_meanwhile_does_not_say_what_was_given_up() {
+    let announced = |net: &mut Net| {
+        let found = net.node("1").state.clone();
+        let epoch = Epoch { id: Uuid::from_u128(9), members: 0b111 };
+        net.node("1").state = found.begun(1, epoch, 3, &[&[found.epoch], &found.ancestors[..]].concat());
+    };
+    let mut whole = net(3);
+    announced(&mut whole);
+    let pool = whole.open(terms(), OpenFor::Write, &["0", "1", "2"]).pool.unwrap();
+    assert_eq!((whole.asked("Mark"), whole.rounds, pool.base.ancestors[1].members), (vec!["0", "1", "2"], 3, 0));
+
+    let mut taken = net(3);
+    announced(&mut taken);
+    taken.node("0").ends_at = Some("Mark");
+    let outcome = taken.open(terms(), OpenFor::Write, &["0", "1", "2"]);
+    assert_eq!(positions(&outcome.pool.unwrap()), [1, 2]);
+    assert_eq!((outcome.left_out[0].0, taken.dropped.len()), (0, 1));
+    taken.node("2").ends_at = Some("Mark");
+    let outcome = taken.open(terms(), OpenFor::Write, &["0", "1", "2"]);
+    assert!(matches!(outcome.pool, Err(Refusal::TooFew { here: 1, .. })), "{outcome:?}");
+
+    // Where no epoch was announced there is nothing to give up, and a reader tells nobody.
+    let mut settled = net(3);
+    settled.open(terms(), OpenFor::Write, &["0", "1", "2"]).pool.unwrap();
+    whole.asked.clear();
+    whole.open(terms(), OpenFor::Read, &["0", "1", "2"]).pool.unwrap();
+    assert_eq!((settled.asked("Mark"), whole.asked("Mark")), (vec![], vec![]));
 }
 
 #[test]
