@@ -12,6 +12,7 @@ use uuid::Uuid;
 use crate::{
     asking::{Failure, Reason},
     catch_up::CatchUp,
+    comparing::Contents as _,
     epochs::{self, Driver, Introduced, Introducing},
     lineage::Found,
     member_state::MemberState,
@@ -115,7 +116,7 @@ async fn try_to_bring_back<D: Returns>(driver: &D, left: &mut Option<PageMap>) -
     if !driver.rules().is_copied_to(state) {
         // It knows of the epoch in force by now, and is sent nothing else.
         let pool = driver.pool()?;
-        driver.admit(driver.hold_all(&pool).await?, &member, None);
+        driver.admit(hold(driver, &pool).await?, &member, None);
         driver.note(&member, Progress::WitnessBack);
         return Ok(Connected { member, is_compared: true });
     }
@@ -170,6 +171,13 @@ async fn wait_as_candidate<D: Returns>(driver: &D, member: &D::Member) -> Halted
     if driver.epochs()?.state(member).is_connected() { Ok(()) } else { Err(Halt::Later) }
 }
 
+/// Holds the pool to admit the member, unless that has been removed meanwhile, as a candidate is that is given up.
+async fn hold<'h, D: Returns>(driver: &D, pool: &'h D::Pool) -> Halted<D::Held<'h>, D> {
+    let held = driver.hold_all(pool).await?;
+    let is_removed = held.state(&held.members()[driver.position()]).is_removed();
+    if is_removed { Err(Halt::Ended) } else { Ok(held) }
+}
+
 /// Has the member be sent what is written from now on.
 async fn admit<D: Returns>(
     driver: &D,
@@ -178,7 +186,7 @@ async fn admit<D: Returns>(
     left: &mut Option<PageMap>,
 ) -> Halted<Arc<CatchUp>, D> {
     let (pool, size_bytes) = (driver.pool()?, driver.terms()?.identity.size_bytes);
-    let held = driver.hold_all(&pool).await?;
+    let held = hold(driver, &pool).await?;
     let missing = match left.take() {
         None if is_compared => PageMap::full(size_bytes),
         left => {

@@ -457,6 +457,9 @@ impl Returns for Bringing {
 
     async fn hold_all(&self, _: &Self) -> Halted<Rc<Holdings>, Self> {
         let member = Rc::clone(&self.0.members.borrow()[POSITION]);
+        if Pool::takes(&self.0.lost, "removed") {
+            member.take(Event::Removed);
+        }
         self.0.outcome("hold", &member).map(|()| self.holdings())
     }
 

@@ -46,6 +46,17 @@ fn a_candidate_that_is_lost_while_it_becomes_a_member_is_brought_back() {
     assert_eq!(run(2), (false, false), "one that is still none is given up");
 }
 
+/// A candidate that is given up, or a member that is removed, while its return waits for those who write.
+#[test]
+fn one_that_is_removed_while_it_returns_is_not_admitted() {
+    let pool = Rc::new(pool());
+    pool.lost.borrow_mut().push("removed");
+    *pool.opened.borrow_mut() = [Ok(opened(left_at_first())), Ok(opened(left_at_first()))].into();
+    assert!(bring_back(&pool).is_none());
+    let steps = pool.steps();
+    assert_eq!((steps.last().map(String::as_str), pool.opened.borrow().len()), (Some("hold"), 1), "{steps:?}");
+}
+
 #[test]
 fn one_that_is_back_below_the_quorum_waits_connected_for_another() {
     let pool = Rc::new(whole(5));
