@@ -28,18 +28,22 @@ const POINTS_SUFFIX: &str = ".points";
 const DEATH_WAIT: Duration = Duration::from_secs(1);
 const DEATH_LOOK: Duration = Duration::from_millis(20);
 
+/// What was found before anything is removed.
+pub(super) struct Looked<'p> {
+    /// Those that are gone already.
+    pub(super) gone: Vec<&'p PoolUrl>,
+    /// How the others were described.
+    pub(super) seen: Vec<(&'p PoolUrl, Vec<PoolInfo>)>,
+}
+
 /// Refuses to remove pools of which somebody writes one; and some where another is not there, cannot be removed, or its target is out of reach: a replica would be left of a pool of several. By force
 /// those that are gone already are returned, and what is damaged is removed.
-pub(super) fn check_there(
-    places: &[PoolPlace],
-    is_forced: bool,
-    connect: ConnectArgs,
-) -> anyhow::Result<Vec<&PoolUrl>> {
-    let mut gone = Vec::new();
+pub(super) fn check_there(places: &[PoolPlace], is_forced: bool, connect: ConnectArgs) -> anyhow::Result<Looked<'_>> {
+    let (mut gone, mut seen) = (Vec::new(), Vec::new());
     let is_one = places.len() < 2;
     for url in urls(places) {
         match connect.pools().replica(url.to_string()).info() {
-            Ok(infos) => check_not_written(url, infos, connect)?,
+            Ok(infos) => seen.push((url, check_not_written(url, infos, connect)?)),
             // It is not asked again and again, each time for as long as one waits.
             Err(error) if error.replica_error().is_some_and(ReplicaError::is_out_of_reach) && is_one => {
                 return Err(with_mend(error).context(format!("cannot remove {url}")));
@@ -60,11 +64,11 @@ pub(super) fn check_there(
             }
         }
     }
-    Ok(gone)
+    Ok(Looked { gone, seen })
 }
 
 /// Refuses a pool that somebody writes. One whose writer is dead is nobody's as soon as its target has noticed that; a writer that closes it meanwhile lives, and may open it again.
-fn check_not_written(url: &PoolUrl, mut infos: Vec<PoolInfo>, connect: ConnectArgs) -> anyhow::Result<()> {
+fn check_not_written(url: &PoolUrl, mut infos: Vec<PoolInfo>, connect: ConnectArgs) -> anyhow::Result<Vec<PoolInfo>> {
     let (began, mut last) = (Instant::now(), None);
     loop {
         let open = infos.iter().find_map(|info| info.open_by.clone());
@@ -72,7 +76,7 @@ fn check_not_written(url: &PoolUrl, mut infos: Vec<PoolInfo>, connect: ConnectAr
             (None, Some(writer)) if infos.iter().all(|info| !info.state.is_open) => bail!(
                 "cannot remove {url}: it was open for writing by {writer} until just now, who may open it again; nothing was removed"
             ),
-            (None, _) => return Ok(()),
+            (None, _) => return Ok(infos),
             (Some(writer), _) if began.elapsed() >= DEATH_WAIT => bail!(
                 "cannot remove {url}: it is open for writing by {writer}; end that program, or have it close the pool, first; nothing was removed"
             ),

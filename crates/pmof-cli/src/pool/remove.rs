@@ -7,7 +7,7 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use pmof::{PoolError, PoolOptions, PoolRefusal, PoolUrl, ReplicaError, causes};
+use pmof::{PoolError, PoolInfo, PoolOptions, PoolRefusal, PoolUrl, ReplicaError, causes};
 use pmof_console::{
     output::{self, by_hand, with_mend},
     reach::ConnectArgs,
@@ -17,7 +17,11 @@ use pmof_pool::SetRemoval;
 use pmof_pool_set::{PoolSet, PoolSetError, ReplicaSpec, check_unlinkable, set_at};
 use serde::Serialize;
 
-use super::{place::PoolPlace, removable, sets::How};
+use super::{
+    place::PoolPlace,
+    removable::{self, Looked},
+    sets::How,
+};
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct RemoveArgs {
@@ -66,7 +70,7 @@ struct Gone {
 pub(crate) fn run(args: &RemoveArgs, connect: ConnectArgs) -> anyhow::Result<()> {
     check_named_once(&args.places)?;
     check_apart(&args.places)?;
-    let gone = removable::check_there(&args.places, args.force, connect)?;
+    let Looked { gone, seen } = removable::check_there(&args.places, args.force, connect)?;
     if !args.force {
         removable::check_no_members_left(&args.places, connect)?;
     }
@@ -82,7 +86,11 @@ pub(crate) fn run(args: &RemoveArgs, connect: ConnectArgs) -> anyhow::Result<()>
                 absent.push(url.to_string());
                 continue;
             }
-            PoolPlace::Url(url) => (url.to_string(), remove_url(args, url, connect)),
+            PoolPlace::Url(url) => {
+                // By force, whatever was done with it meanwhile.
+                let seen = seen.iter().find(|(seen, _)| *seen == url && !args.force).map(|(_, infos)| &infos[..]);
+                (url.to_string(), remove_url(args, (url, seen), connect))
+            }
             PoolPlace::Path(path) => (path.display().to_string(), remove_set(args, path, connect)),
         };
         match outcome {
@@ -148,7 +156,12 @@ fn check_apart(places: &[PoolPlace]) -> anyhow::Result<()> {
     }
 }
 
-fn remove_url(args: &RemoveArgs, url: &PoolUrl, connect: ConnectArgs) -> anyhow::Result<Gone> {
+/// `seen`: as it has to be still.
+fn remove_url(
+    args: &RemoveArgs,
+    (url, seen): (&PoolUrl, Option<&[PoolInfo]>),
+    connect: ConnectArgs,
+) -> anyhow::Result<Gone> {
     let options = connect.pools().replica(url.to_string());
     if args.how.dry_run {
         match options.info() {
@@ -156,7 +169,7 @@ fn remove_url(args: &RemoveArgs, url: &PoolUrl, connect: ConnectArgs) -> anyhow:
             described => drop(described.map_err(with_mend)?),
         }
     } else {
-        match options.remove() {
+        match seen.map_or_else(|| options.remove(), |seen| options.remove_unchanged(seen)) {
             // A whole pool is removed as ever; nothing else is known of a damaged one than its name.
             Err(error) if args.force && is_unusable(&error) => {
                 options.discard().map_err(|error| match by_hand(url, &of_target(url, connect)) {

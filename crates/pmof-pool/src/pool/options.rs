@@ -4,7 +4,9 @@ use std::{net::IpAddr, path::Path, sync::Arc, time::Duration};
 
 use pmof_access::{Durability, Method, Waiting};
 use pmof_bootstrap::SshOptions;
-use pmof_control::{KEPT_POINTS_MAX, OpenFor, PoolInfo, PoolRefusal, REPLICAS_MAX, Reply, Request, USER_FLAGS_BYTES};
+use pmof_control::{
+    KEPT_POINTS_MAX, MeantReplica, OpenFor, PoolInfo, PoolRefusal, REPLICAS_MAX, Reply, Request, USER_FLAGS_BYTES,
+};
 use pmof_mem::Declaration;
 use pmof_replication::{
     asking::{Asking, Cause},
@@ -484,20 +486,31 @@ impl PoolOptions {
 
     /// Removes the pool from every replica, with all its bytes. Stops at the first replica that refuses.
     pub fn remove(&self) -> Result<(), PoolError> {
-        self.ask_each(|url| Request::Remove { name: url.name.clone(), meant: None }, &Reply::Removed)
+        self.ask_each(|_, url| Request::Remove { name: url.name.clone(), meant: None }, &Reply::Removed)
+    }
+
+    /// The same if nobody has opened them for writing since they were [described](Self::info) so, in the order of these options: whoever did may have made others members of the pool. Stops at the first that was opened, or is not
+    /// the one that was described.
+    pub fn remove_unchanged(&self, seen: &[PoolInfo]) -> Result<(), PoolError> {
+        let question = |at: usize, url: &PoolUrl| {
+            let as_seen =
+                |info: &PoolInfo| MeantReplica { uuid: info.header.replica_uuid, epoch: Some(info.state.epoch.id) };
+            Request::Remove { name: url.name.clone(), meant: seen.get(at).map(as_seen) }
+        };
+        self.ask_each(question, &Reply::Removed)
     }
 
     /// The same also of replicas whose headers are damaged, so that it is not known whether they are of one pool. Files that do not begin as a pool
     /// does stay.
     pub fn discard(&self) -> Result<(), PoolError> {
-        self.ask_each(|url| Request::Discard { name: url.name.clone() }, &Reply::Removed)
+        self.ask_each(|_, url| Request::Discard { name: url.name.clone() }, &Reply::Removed)
     }
 
     /// Asks one after the other, and stops at the first that refuses.
-    fn ask_each(&self, question: impl Fn(&PoolUrl) -> Request, expected: &Reply) -> Result<(), PoolError> {
+    fn ask_each(&self, question: impl Fn(usize, &PoolUrl) -> Request, expected: &Reply) -> Result<(), PoolError> {
         let peers = self.reach.peers();
-        for url in self.urls()? {
-            let reply = self.reach.site(&peers, &url).and_then(|site| site.ask_when_free(&question(&url)));
+        for (at, url) in self.urls()?.into_iter().enumerate() {
+            let reply = self.reach.site(&peers, &url).and_then(|site| site.ask_when_free(&question(at, &url)));
             let is_done =
                 reply.and_then(|reply| if reply == *expected { Ok(()) } else { Err(ReplicaError::Unexpected) });
             is_done.map_err(|error| failed(&url, error))?;

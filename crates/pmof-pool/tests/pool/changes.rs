@@ -9,6 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use pmof_mem::causes;
 use pmof_pool::{Acknowledge, ChangeError, Event, MemberState, Pool, PoolError, ReplicaError};
 
 use crate::{interrupted::Ways, support::*};
@@ -63,6 +64,23 @@ fn assert_equal(pool: &Pool, count: usize) {
     assert_eq!((pool.replicas().len(), pool.status().unwrap().replicas.len()), (count, count));
     let none = pool.read_replica(count, 0, &mut [0]).unwrap_err();
     assert!(matches!(none, PoolError::NoSuchReplica { replica_count, .. } if replica_count == count), "{none}");
+}
+
+/// Somebody has opened the pool since it was looked at, and may have added a member, which is not named here.
+#[test]
+fn a_pool_that_was_opened_since_is_not_removed() {
+    let two: [Target; 2] = std::array::from_fn(|_| Target::start());
+    let all = options(urls(&two));
+    all.create(POOL_BYTES).unwrap().close().unwrap();
+    let seen = all.info().unwrap();
+    let pool = all.open().unwrap();
+    assert!(all.remove_unchanged(&seen).is_err(), "it is open");
+    pool.close().unwrap();
+    let error = all.remove_unchanged(&seen).unwrap_err();
+    assert!(causes(&error).to_string().contains("opened"), "{}", causes(&error));
+    assert_eq!(all.open().unwrap().replica_count(), 2, "both are there");
+    all.remove_unchanged(&all.info().unwrap()).unwrap();
+    assert!(two[0].files().is_empty() && two[1].files().is_empty());
 }
 
 #[test]
