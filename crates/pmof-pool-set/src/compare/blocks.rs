@@ -62,10 +62,17 @@ impl BlockDigests {
         self.digests.iter().enumerate().filter(|(_, digests)| digests.is_err()).map(|(replica, _)| replica)
     }
 
-    /// What went wrong with a replica that gave no digests.
+    /// What went wrong with a replica that gave no digests. It still has given none.
     pub fn take_failure(&mut self, replica: usize) -> ComparisonError {
-        let source = std::mem::replace(&mut self.digests[replica], Ok(Vec::new())).err();
-        ComparisonError { replica, source: source.unwrap_or_else(|| "it gave its digests".into()) }
+        let digests = &mut self.digests[replica];
+        let source = match std::mem::replace(digests, Err("its failure was taken".into())) {
+            Err(source) => source,
+            Ok(given) => {
+                *digests = Ok(given);
+                "it gave its digests".into()
+            }
+        };
+        ComparisonError { replica, source }
     }
 
     /// The digests by replicas; `None` of one that gave none.

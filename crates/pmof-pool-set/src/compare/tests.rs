@@ -129,6 +129,8 @@ fn of_several_replicas_those_are_told_that_differ_and_those_that_failed() {
     assert_eq!(digests.failed().collect::<Vec<_>>(), [2]);
     let error = digests.take_failure(2);
     assert_eq!((error.replica, error.to_string()), (2, "the power failed".to_owned()));
+    let given: Vec<_> = digests.into_digests().iter().map(Option::is_some).collect();
+    assert_eq!(given, [true, true, false, true], "one whose failure was told has given none");
     let window = Window { range, is_hole: vec![true, false] };
     let digests = BlockDigests::of_window(&mut [&mut one, &mut two], &window).of_all().unwrap();
     let last = 4 * at..4 * at + 100;

@@ -216,3 +216,27 @@ fn a_removal_whose_writer_dies_at_any_message_leaves_the_members_before_or_after
     }
     assert!(outcomes.iter().all(|times| *times > 0), "{outcomes:?}");
 }
+
+/// The last writer did not close the pool, so that its members are compared.
+#[test]
+fn an_opening_that_loses_a_member_at_any_message() {
+    let run = |at: u64| {
+        let three: [Target; 3] = std::array::from_fn(|_| Target::start());
+        let pool = options(urls(&three)).create(8 << 20).unwrap();
+        pool.persist(0, b"here").unwrap();
+        pool.persist(5 << 20, b"there").unwrap();
+        drop(pool);
+        let ways = Arc::<Ways>::default();
+        ways.left.store(at, Ordering::Release);
+        let named = [three[0].url("orders"), three[1].url("orders"), ways.to(&three[2])];
+        if let Ok(pool) = options(named).open() {
+            assert_eq!((read(&pool, 0, 4), read(&pool, 5 << 20, 5)), (b"here".to_vec(), b"there".to_vec()), "{at}");
+        }
+        ways.cut();
+        let pool = options(urls(&three)).open_waiting(LONG).unwrap();
+        assert_eq!((read(&pool, 0, 4), read(&pool, 5 << 20, 5)), (b"here".to_vec(), b"there".to_vec()), "{at}");
+        wait_in_sync(&pool);
+    };
+    let run = &run;
+    thread::scope(|scope| (1..=32).for_each(|at| _ = scope.spawn(move || run(at))));
+}
