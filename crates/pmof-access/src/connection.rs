@@ -236,7 +236,7 @@ impl Connection {
     /// [`Method::LocalWriteBack`] is not to be had. Nothing needs this but a caller who wants to be one-sided from the first
     /// operation on, or who forces that method. Other transports know at once.
     pub fn prepare(&self, region: &RemoteRegion, timeout: Duration) -> bool {
-        self.queue.wait_until(timeout, || self.link.lock().is_reach_known(region).then_some(())).is_some()
+        self.queue.wait_until(timeout, || self.link.lock().asks_reach(region).then_some(())).is_some()
     }
 
     /// Drives the queue until an operation can be posted again, at most `timeout`. False when the time is up; true also

@@ -78,6 +78,24 @@ fn one_pool_is_kept_over_several_transports() {
     assert_eq!((list(&one.service.addresses()[0]), list(&one.service.addresses()[1])), (2, 2));
 }
 
+/// From five connections on whoever drives them looks only at those on which something happens.
+#[test]
+fn pools_of_many_members_are_made_and_opened_over_each_transport() {
+    let all: [Both; 7] = std::array::from_fn(|_| Both::start());
+    for (count, over_shm) in [(5, 1), (5, 4), (5, 5), (7, 3), (7, 7)] {
+        let name = format!("of-{count}-{over_shm}");
+        let url = |(at, both): (usize, &Both)| if at < over_shm { both.shm(&name) } else { both.tcp(&name) };
+        let urls: Vec<_> = all[..count].iter().enumerate().map(url).collect();
+        let within = || options(urls.clone()).loss_timeout(std::time::Duration::from_secs(5));
+        let pool = within().create(1 << 20).expect("a pool");
+        assert!(!pool.persist(0, b"many").expect("durable").is_degraded(), "{name}");
+        pool.close().expect("closed");
+        let pool = within().open().expect("the same pool");
+        assert!(read(&pool, 0, 4) == b"many" && pool.status().expect("its status").in_sync_count() == count, "{name}");
+        pool.close().expect("closed");
+    }
+}
+
 /// Flushes of one opening differ, and the receipt of each says how it went.
 #[test]
 fn a_receipt_says_how_its_own_flush_was_done() {
