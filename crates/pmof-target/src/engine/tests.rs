@@ -3,7 +3,8 @@
 use std::{iter, time::Duration};
 
 use pmof_control::{
-    Claim, DATA_OFFSET, Epoch, Header, OpenFor, PoolFormat, PoolState, Reply, Request, Roster, RosterPart, STATE_OFFSET,
+    Claim, DATA_OFFSET, Epoch, Header, OpenFor, PoolFormat, PoolState, ROSTER_BYTES, ROSTER_OFFSET, Reply, Request,
+    Roster, RosterPart, STATE_OFFSET,
 };
 use pmof_terms::Durability;
 use uuid::Uuid;
@@ -139,6 +140,27 @@ fn an_epoch_is_durable_slot_by_slot() {
         }
     }
     assert!(matches!(image.performed.last(), Some(Output::Sync(_))), "{:?}", image.performed);
+}
+
+/// A crash left a roster in one of its slots. Where none was ever kept there is nothing to write.
+#[test]
+fn a_writer_puts_a_roster_into_both_slots_and_a_reader_writes_nothing() {
+    let is_stored = |image: &Image| {
+        image.performed.iter().any(|output| matches!(output, Output::Store { offset, .. } if *offset >= ROSTER_OFFSET))
+    };
+    let (mut image, _) = Image::made();
+    image.open().unwrap();
+    assert!(!is_stored(&image), "no roster was kept");
+    let [(offset, slot), _] = roster().slots(1).unwrap();
+    image.bytes[ROSTER_OFFSET as usize + offset..][..slot.len()].copy_from_slice(&slot);
+    image.performed.clear();
+    run(Opening::new(OpenFor::Read, false, ShippedRules), &mut image).unwrap();
+    assert!(!is_stored(&image), "it was opened to be read");
+    image.open().unwrap();
+    assert!(is_stored(&image));
+    let slots = &image.bytes[ROSTER_OFFSET as usize..][..ROSTER_BYTES];
+    let kept = Roster::read_kept(3, slots).unwrap();
+    assert!(kept.is_in_both_slots && kept.roster == roster() && kept.sequence > 1, "{kept:?}");
 }
 
 #[test]
