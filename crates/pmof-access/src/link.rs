@@ -473,21 +473,6 @@ impl LinkCore {
         self.endpoint.output_view().is_some() || self.is_device()
     }
 
-    /// Whether it is known how the region is reached; asking has it found out.
-    pub(crate) fn is_reach_known(&self, region: &RemoteRegion) -> bool {
-        let is_over = self.endpoint.ended().is_some();
-        is_over || self.wire.as_ref().is_none_or(|wire| wire.is_reach_known(region))
-    }
-
-    /// The same. Where it is not known the other side is asked at once: a driver of many connections looks only at those on which something happens.
-    pub(crate) fn asks_reach(&mut self, region: &RemoteRegion) -> bool {
-        let is_known = self.is_reach_known(region);
-        if !is_known {
-            self.submit();
-        }
-        is_known
-    }
-
     /// Operations posted whose outcome is not known.
     pub(crate) fn outstanding(&self) -> usize {
         self.endpoint.outstanding()

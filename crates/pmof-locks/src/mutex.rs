@@ -28,8 +28,8 @@ unsafe impl lock_api::RawMutex for RawMutex {
         self.0.try_lock()
     }
 
-    // The caller has the lock.
     #[inline]
+    // SAFETY: the caller has the lock.
     unsafe fn unlock(&self) {
         self.0.unlock();
     }

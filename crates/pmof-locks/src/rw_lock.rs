@@ -35,8 +35,8 @@ unsafe impl lock_api::RawRwLock for RawRwLock {
         self.0.try_read()
     }
 
-    // The caller is one of the readers.
     #[inline]
+    // SAFETY: the caller is one of the readers.
     unsafe fn unlock_shared(&self) {
         self.0.end_read();
     }
@@ -49,7 +49,7 @@ unsafe impl lock_api::RawRwLock for RawRwLock {
         self.0.try_write()
     }
 
-    // The caller is the writer.
+    // SAFETY: the caller is the writer.
     unsafe fn unlock_exclusive(&self) {
         self.0.end_write();
     }

@@ -102,7 +102,7 @@ pub enum Introducing {
 pub struct Introduced {
     told: Option<Uuid>,
     given: Option<Roster>,
-    /// It has its place, and is told of epochs as they come.
+    /// It has its place, and hears of epochs as they come.
     is_placed: bool,
 }
 

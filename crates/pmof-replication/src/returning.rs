@@ -283,7 +283,7 @@ async fn introduce_returned<D: Returns>(
     Ok(!(is_own && kept.in_sync && knows))
 }
 
-/// Has a replica introduced that is to return. Where no epoch can begin with those that are connected it stays connected: each of several that return at once would else be gone before the next
+/// Has a replica introduced that is to return. Where too few are connected for an epoch to begin it stays connected: else each of several that return at once would be gone before the next
 /// one is there.
 async fn wait_for_place<D: Returns>(
     driver: &D,

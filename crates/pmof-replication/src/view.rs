@@ -590,7 +590,7 @@ impl View {
         left_at.is_some_and(|left_at| mark.saturating_add(1) >= left_at.mark)
     }
 
-    /// A member that is behind, and knows it, is told this mark, or has it: what it was sent is gone if it comes back with an older one.
+    /// The writer sends this mark to a member that knows that it is behind, or knows that it has it: what it was sent is gone if it comes back with an older one.
     pub fn note_marked(&mut self, position: usize, mark: &Request) {
         if let Request::Mark { mark } = mark {
             self.marked[position] = *mark;

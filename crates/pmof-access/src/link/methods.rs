@@ -1,8 +1,9 @@
-//! Which method the flushes of a connection use.
+//! How the operations of a connection get to a region: which method its flushes use, and whether the way is known.
 
 use pmof_mem::{Durability, Promise};
 use pmof_proto::{PostError, RegionKey};
 
+use super::LinkCore;
 use crate::{
     Method, RemoteRegion,
     method::RING_METHOD,
@@ -129,5 +130,22 @@ fn offers(
         Method::SendAfterWrite if is_ring => Err(RING_METHOD),
         Method::SendAfterWrite => region.promise(level).ok_or("the region's medium cannot give this durability"),
         method => wire.offers(method, region, level),
+    }
+}
+
+impl LinkCore {
+    /// Whether it is known how the region is reached; asking has it found out.
+    pub(crate) fn is_reach_known(&self, region: &RemoteRegion) -> bool {
+        let is_over = self.endpoint.ended().is_some();
+        is_over || self.wire.as_ref().is_none_or(|wire| wire.is_reach_known(region))
+    }
+
+    /// The same, and asks the other side at once where it is not known: a driver of many connections looks only at those on which something happens.
+    pub(crate) fn asks_reach(&mut self, region: &RemoteRegion) -> bool {
+        let is_known = self.is_reach_known(region);
+        if !is_known {
+            self.submit();
+        }
+        is_known
     }
 }

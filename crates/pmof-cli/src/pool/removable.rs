@@ -30,7 +30,7 @@ const DEATH_LOOK: Duration = Duration::from_millis(20);
 
 /// What was found before anything is removed.
 pub(super) struct Looked<'p> {
-    /// Those that are gone already.
+    /// Pools that are gone already.
     pub(super) gone: Vec<&'p PoolUrl>,
     /// How the others were described.
     pub(super) seen: Vec<(&'p PoolUrl, Vec<PoolInfo>)>,

@@ -62,17 +62,10 @@ impl BlockDigests {
         self.digests.iter().enumerate().filter(|(_, digests)| digests.is_err()).map(|(replica, _)| replica)
     }
 
-    /// What went wrong with a replica that gave no digests. It still has given none.
+    /// What went wrong with a replica that gave no digests, which counts as one that gave none from then on, too.
     pub fn take_failure(&mut self, replica: usize) -> ComparisonError {
-        let digests = &mut self.digests[replica];
-        let source = match std::mem::replace(digests, Err("its failure was taken".into())) {
-            Err(source) => source,
-            Ok(given) => {
-                *digests = Ok(given);
-                "it gave its digests".into()
-            }
-        };
-        ComparisonError { replica, source }
+        let taken = std::mem::replace(&mut self.digests[replica], Err("its failure was taken".into()));
+        ComparisonError { replica, source: taken.err().unwrap_or_else(|| "it gave its digests".into()) }
     }
 
     /// The digests by replicas; `None` of one that gave none.

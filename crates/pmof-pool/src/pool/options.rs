@@ -489,13 +489,17 @@ impl PoolOptions {
         self.ask_each(|_, url| Request::Remove { name: url.name.clone(), meant: None }, &Reply::Removed)
     }
 
-    /// The same if nobody has opened them for writing since they were [described](Self::info) so, in the order of these options: whoever did may have made others members of the pool. Stops at the first that was opened, or is not
-    /// the one that was described.
+    /// The same, unless a writer has opened a replica since it was [described](Self::info) so: it may have made others members of the pool. `seen`: in the order of these options.
+    ///
+    /// # Errors
+    /// [`PoolError::Replica`] of the first that was opened since, or is not the one described, or has no description; it and those behind it stay.
     pub fn remove_unchanged(&self, seen: &[PoolInfo]) -> Result<(), PoolError> {
         let question = |at: usize, url: &PoolUrl| {
             let as_seen =
                 |info: &PoolInfo| MeantReplica { uuid: info.header.replica_uuid, epoch: Some(info.state.epoch.id) };
-            Request::Remove { name: url.name.clone(), meant: seen.get(at).map(as_seen) }
+            // No replica has this name: one without a description stays.
+            let none = MeantReplica::at_any_epoch(Uuid::nil());
+            Request::Remove { name: url.name.clone(), meant: Some(seen.get(at).map_or(none, as_seen)) }
         };
         self.ask_each(question, &Reply::Removed)
     }

@@ -78,7 +78,7 @@ fn one_pool_is_kept_over_several_transports() {
     assert_eq!((list(&one.service.addresses()[0]), list(&one.service.addresses()[1])), (2, 2));
 }
 
-/// From five connections on whoever drives them looks only at those on which something happens.
+/// From five connections on the driver looks only at connections on which something happens.
 #[test]
 fn pools_of_many_members_are_made_and_opened_over_each_transport() {
     let all: [Both; 7] = std::array::from_fn(|_| Both::start());

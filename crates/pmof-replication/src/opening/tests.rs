@@ -224,7 +224,7 @@ fn one_that_was_taken_meanwhile_does_not_say_what_was_given_up() {
     let outcome = taken.open(terms(), OpenFor::Write, &["0", "1", "2"]);
     assert!(matches!(outcome.pool, Err(Refusal::TooFew { here: 1, .. })), "{outcome:?}");
 
-    // Where no epoch was announced there is nothing to give up, and a reader tells nobody.
+    // Where no epoch was announced there is nothing to give up, and a reader gives nothing up.
     let mut settled = net(3);
     settled.open(terms(), OpenFor::Write, &["0", "1", "2"]).pool.unwrap();
     whole.asked.clear();

@@ -21,7 +21,7 @@ pub struct Pauses {
     pub need_look: Duration,
     /// How often to check whether a candidate that lacks little has become a member.
     pub candidate_look: Duration,
-    /// How often one that is back, where no epoch can begin with those that are connected, checks whether enough are.
+    /// How often a member that waits for a quorum checks whether enough are connected.
     pub quorum_look: Duration,
     /// A member that is lost again within this time has not recovered: its pauses go on where they were.
     pub recovered_after: Duration,

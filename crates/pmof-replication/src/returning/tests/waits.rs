@@ -46,7 +46,7 @@ fn a_candidate_that_is_lost_while_it_becomes_a_member_is_brought_back() {
     assert_eq!(run(2), (false, false), "one that is still none is given up");
 }
 
-/// A candidate that is given up, or a member that is removed, while its return waits for those who write.
+/// A candidate that is given up, or a member that is removed, while its return waits for the writers.
 #[test]
 fn one_that_is_removed_while_it_returns_is_not_admitted() {
     let pool = Rc::new(pool());
