@@ -7,6 +7,7 @@
 
 extern crate alloc;
 
+mod block;
 mod change_set;
 mod checksum;
 mod domain;
@@ -15,6 +16,7 @@ mod intent;
 mod kept_points;
 mod message;
 mod name;
+mod page_digest;
 mod pool;
 mod process;
 mod refusal;
@@ -23,14 +25,15 @@ mod state;
 mod status;
 mod writer_status;
 
+pub use block::CopySteps;
 pub use change_set::{
     CHANGE_HEADER_BYTES, CHANGE_SET_HEADER_BYTES, CONSISTENCY_POINT_BYTES, ChangeHeader, ChangeSetHeader,
     ConsistencyPoint, MAX_POINT_NAME_BYTES,
 };
 pub use domain::{DomainName, DomainNameError, FailureDomain, MAX_DOMAIN_NAME_BYTES};
 pub use header::{
-    DATA_OFFSET, HEADER_BYTES, Header, HeaderError, MAX_SIZE_BYTES, PoolFormat, REPLICAS_MAX, STATE_OFFSET,
-    USER_FLAGS_BYTES, file_len_bytes, without_magic,
+    DATA_OFFSET, EXTENSIONS_MAX, Extension, FileLayout, HEAD_4_BYTES, HEADER_BYTES, Header, HeaderError,
+    MAX_SIZE_BYTES, PoolFormat, REPLICAS_MAX, STATE_OFFSET, USER_FLAGS_BYTES, file_len_bytes, without_magic,
 };
 pub use intent::{INTENT_BYTES, INTENT_OFFSET, INTENT_WORDS_MAX, IntentLayout, WORD_EXTENTS};
 pub use kept_points::{
@@ -39,12 +42,14 @@ pub use kept_points::{
 pub use message::{
     ATTRIBUTES_BYTES, Claim, ControlError, ControlVersion, DATA_RANGES_MAX, DIGEST_BYTES, DIGESTED_MAX_BYTES,
     DIGESTS_MAX, Enclosed, FILE_IDENTITY_BYTES, INTENT_MESSAGE_WORDS_MAX, MAX_DESCRIPTOR_BYTES, MAX_HOLDER_BYTES,
-    MAX_MESSAGE_BYTES, MAX_PATH_BYTES, MAX_REFUSAL_BYTES, MeantReplica, MessageHead, NONCE_BYTES, PROOF_BYTES,
-    ROSTER_PART_BYTES, Reply, Request, RosterPart, SetFile, SettledVersion, SpokenVersions,
+    MAX_MESSAGE_BYTES, MAX_PATH_BYTES, MAX_REFUSAL_BYTES, MeantReplica, MessageHead, NONCE_BYTES, PAGE_RANGES_MAX,
+    PROOF_BYTES, PagesReply, PagesRequest, REPAIRED_BYTES, ROSTER_PART_BYTES, Reply, Request, RosterPart, SetFile,
+    SettledVersion, SpokenVersions, VERIFIED_PAGES_MAX,
 };
 pub use name::{MAX_NAME_BYTES, MAX_SET_NAME_BYTES, NameError, PoolName, SetName};
+pub use page_digest::{DIGEST_WORD_BYTES, PAGE_BYTES, PageDigest, PageDigests, PageWord, page_count};
 pub use pmof_terms::OpenFor;
-pub use pool::{NewPool, PoolInfo};
+pub use pool::{NewPool, PoolInfo, Protection};
 pub use process::{InitiatorProcess, MAX_PROGRAM_BYTES};
 pub use refusal::{PoolRefusal, ServiceCode};
 pub use roster::{

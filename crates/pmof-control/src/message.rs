@@ -20,7 +20,7 @@
 //!
 //! | kind | message | body |
 //! |---|---|---|
-//! | 1 | `Create` | level `u8`, publish on close `u8` (0 or 1), replica index `u16`, replica count `u16`, size `u64`, pool UUID `[16]`, first epoch `[16]`, user flags `[16]`, name |
+//! | 1 | `Create` | level `u8`, publish on close `u8` (0 or 1), replica index `u16`, replica count `u16`, size `u64`, pool UUID `[16]`, first epoch `[16]`, user flags `[16]`, name; field 1 bytes that there is room for page digests of `u64` |
 //! | 2 | `Open` | level `u8`, access `u8`, name |
 //! | 3 | `Close` | in order `u8` (0 or 1) |
 //! | 4 | `Remove` | name; field 1 replica UUID `[16]`, field 2 its epoch `[16]`, both with bit 15. Version 4: replica UUID and epoch, or zeros, name |
@@ -105,6 +105,7 @@ pub use limits::{
     INTENT_MESSAGE_WORDS_MAX, MAX_DESCRIPTOR_BYTES, MAX_HOLDER_BYTES, MAX_MESSAGE_BYTES, MAX_PATH_BYTES,
     MAX_REFUSAL_BYTES, NONCE_BYTES, PROOF_BYTES, ROSTER_PART_BYTES,
 };
+pub use pages::{PAGE_RANGES_MAX, PagesReply, PagesRequest, REPAIRED_BYTES, VERIFIED_PAGES_MAX};
 pub use reply::{Reply, SetFile};
 pub use request::{MeantReplica, Request};
 pub use roster_part::RosterPart;
@@ -116,6 +117,7 @@ mod enclosed;
 mod error;
 mod fields;
 mod limits;
+mod pages;
 mod reply;
 mod request;
 mod roster_part;

@@ -24,6 +24,15 @@ pub struct NewPool {
     pub require: Durability,
     /// What the maker says of the contents; kept in the header.
     pub user_flags: [u8; USER_FLAGS_BYTES],
+    /// Makes a file of format 4, which keeps a digest of each page. `None`: one of format 3, for initiators that do not mind digests.
+    pub protection: Option<Protection>,
+}
+
+/// That a replica keeps a digest of each page, and of how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Protection {
+    /// Bytes of user data that there is room for digests of: the size that the pool can grow to, at least its size.
+    pub max_size_bytes: u64,
 }
 
 /// What there is to know of a pool.

@@ -8,6 +8,9 @@ pub const MAX_PROGRAM_BYTES: usize = 15;
 
 const HEAD_BYTES: usize = 12;
 const VERSION: u8 = 1;
+/// Where the private data says what the initiator does, a bit for each: bit 0 as in [`InitiatorProcess::raises_pages`].
+const ABILITIES_OFFSET: usize = 1;
+const RAISES_PAGES: u8 = 1;
 
 /// The process that is an initiator, for people that look for who writes. The numbers are those of its own machine and namespaces. Nothing is decided by it:
 /// over a network anything can be said.
@@ -22,15 +25,22 @@ pub struct InitiatorProcess {
 }
 
 impl InitiatorProcess {
-    /// As private data of a connection: version (1), 3 zero bytes, process and user (`u32`, little endian), and the program's name in UTF-8.
+    /// As private data of a connection: version (1), what the initiator does (1: it raises pages), 2 zero bytes, process and user (`u32`, little endian), and the program's name in UTF-8.
     pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![VERSION, 0, 0, 0];
+        let mut bytes = vec![VERSION, RAISES_PAGES, 0, 0];
         bytes.extend(self.process_id.to_le_bytes());
         bytes.extend(self.user_id.to_le_bytes());
         let fits = |end: &usize| self.program.is_char_boundary(*end);
         let len_bytes = (0..=MAX_PROGRAM_BYTES.min(self.program.len())).rev().find(fits).unwrap_or_default();
         bytes.extend(&self.program.as_bytes()[..len_bytes]);
         bytes
+    }
+
+    /// Whether the initiator with this private data has pages [raised](crate::PagesRequest::Raise) before it writes to them, as programs do that know format 4. Others may
+    /// read pools that keep digests of their pages, and not write them.
+    pub fn raises_pages(private_data: &[u8]) -> bool {
+        let abilities = private_data.first_chunk::<HEAD_BYTES>().filter(|head| head[0] == VERSION);
+        abilities.is_some_and(|head| head[ABILITIES_OFFSET] & RAISES_PAGES != 0)
     }
 
     /// From private data. `None` where there is none, or one of another kind. What is not for a terminal in the program's name is left out.
@@ -66,7 +76,8 @@ mod tests {
     #[test]
     fn a_process_is_read_as_it_was_written() {
         let bytes = process("orders").encode();
-        assert_eq!(bytes, b"\x01\0\0\0\x02\x01\0\0\xe8\x03\0\0orders");
+        assert!(InitiatorProcess::raises_pages(&bytes) && !InitiatorProcess::raises_pages(&bytes[..HEAD_BYTES - 1]));
+        assert_eq!(bytes, b"\x01\x01\0\0\x02\x01\0\0\xe8\x03\0\0orders");
         for program in ["", "orders", "fifteen bytes !"] {
             assert_eq!(InitiatorProcess::decode(&process(program).encode()), Some(process(program)));
         }

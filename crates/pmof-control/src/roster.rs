@@ -9,7 +9,7 @@ use zerocopy::{
 };
 
 use crate::{
-    HeaderError, REPLICAS_MAX,
+    CopySteps, HeaderError, PoolFormat, REPLICAS_MAX,
     checksum::{crc32c, is_all_zero},
     members_of,
 };
@@ -44,6 +44,8 @@ const UNCERTAIN: u8 = 2;
 
 /// What a slot says where each roster is written to both slots before it is answered for. 0: to one of them, by earlier programs.
 const COPIES: u8 = 2;
+/// What a copy of format 4 says: how many there are.
+const BLOCK_COPIES: u8 = 4;
 const COPIES_OFFSET: usize = 54;
 
 /// What a member keeps of the pool.
@@ -408,25 +410,66 @@ impl Roster {
     /// [`HeaderError::BadRoster`] where neither slot is whole.
     pub fn read_kept(replica_count: u16, slots: &[u8]) -> Result<KeptRoster, HeaderError> {
         let slots = Slot::both(slots).ok_or(HeaderError::BadRoster)?;
-        let is_in_both_slots = match &slots {
-            [Slot::Whole(one), Slot::Whole(other)] => one.roster == other.roster && one.is_copied && other.is_copied,
+        let is_in_all_copies = match &slots {
+            [Slot::Whole(one), Slot::Whole(other)] => {
+                one.roster == other.roster && one.is_copied() && other.is_copied()
+            }
             _ => false,
         };
         let is_damaged = slots.iter().any(|slot| matches!(slot, Slot::Damaged));
         let is_blank = slots.iter().any(|slot| matches!(slot, Slot::Blank));
         let newest = slots.into_iter().filter_map(Slot::whole).max_by_key(|slot| slot.sequence);
         match newest {
-            Some(WholeSlot { roster, sequence, is_copied }) => {
-                let is_uncertain = roster.is_uncertain || (is_damaged && !is_copied);
-                Ok(KeptRoster { roster: Self { is_uncertain, ..roster }, sequence, is_in_both_slots })
+            Some(slot) => {
+                let is_uncertain = slot.roster.is_uncertain || (is_damaged && !slot.is_copied());
+                let WholeSlot { roster, sequence, .. } = slot;
+                Ok(KeptRoster { roster: Self { is_uncertain, ..roster }, sequence, is_in_all_copies })
             }
             // The first one was being written, or is damaged.
             None if is_blank => {
                 let roster = Self { is_uncertain: is_damaged, ..Self::made(replica_count) };
-                Ok(KeptRoster { roster, sequence: 0, is_in_both_slots })
+                Ok(KeptRoster { roster, sequence: 0, is_in_all_copies })
             }
             None => Err(HeaderError::BadRoster),
         }
+    }
+
+    /// The roster as the copies of a format have it. `copies`: what lies at [its places](PoolFormat::roster_places). In format 4 any whole copy has all that was answered for.
+    ///
+    /// # Errors
+    /// [`HeaderError::BadRoster`] where no copy is whole.
+    pub fn read_copies(format: PoolFormat, replica_count: u16, copies: &[u8]) -> Result<KeptRoster, HeaderError> {
+        if format != PoolFormat::Four {
+            return Self::read_kept(replica_count, copies);
+        }
+        let found: Vec<_> = copies.chunks(SLOT_BYTES).map(Slot::of).collect();
+        let are_blank = found.iter().all(|slot| matches!(slot, Slot::Blank));
+        let whole: Vec<_> = found.into_iter().filter_map(Slot::whole).collect();
+        let is_in_all = whole.len() == BLOCK_COPIES.into()
+            && whole.iter().all(|slot| slot.sequence == whole[0].sequence && slot.copies == BLOCK_COPIES);
+        match whole.into_iter().filter(|slot| slot.copies == BLOCK_COPIES).max_by_key(|slot| slot.sequence) {
+            Some(WholeSlot { roster, sequence, .. }) => {
+                Ok(KeptRoster { roster, sequence, is_in_all_copies: is_in_all })
+            }
+            None if are_blank => {
+                Ok(KeptRoster { roster: Self::made(replica_count), sequence: 0, is_in_all_copies: false })
+            }
+            None => Err(HeaderError::BadRoster),
+        }
+    }
+
+    /// How the copies that a format keeps are replaced by this roster. `sequence`: one more than that of the newest copy.
+    ///
+    /// # Errors
+    /// What [`check`](Self::check) says.
+    pub fn steps(&self, format: PoolFormat, sequence: u64) -> Result<CopySteps, RosterError> {
+        let places = format.roster_places();
+        if format != PoolFormat::Four {
+            let slots = self.slots(sequence)?.into_iter();
+            return Ok(slots.map(|(offset, slot)| Vec::from([(places[0] + offset as u64, slot)])).collect());
+        }
+        let (_, copy) = self.slot(sequence, BLOCK_COPIES)?;
+        Ok(places.chunks(2).map(|pair| pair.iter().map(|place| (*place, copy.clone())).collect()).collect())
     }
 
     /// The slots with this roster, and where they lie behind [`ROSTER_OFFSET`], in bytes: to be written in this order, the first one durably before
@@ -459,7 +502,7 @@ pub struct KeptRoster {
     /// Its sequence number; 0 where nothing was kept.
     pub sequence: u64,
     /// Otherwise a crash left a change half done, a medium has changed a slot, or an earlier program wrote them.
-    pub is_in_both_slots: bool,
+    pub is_in_all_copies: bool,
 }
 
 /// What one slot holds.
@@ -472,8 +515,8 @@ enum Slot {
 struct WholeSlot {
     roster: Roster,
     sequence: u64,
-    /// Its writer puts each roster into both slots.
-    is_copied: bool,
+    /// In how many places its writer puts each roster; 0: in one of two.
+    copies: u8,
 }
 
 impl Slot {
@@ -498,6 +541,10 @@ impl Slot {
 }
 
 impl WholeSlot {
+    fn is_copied(&self) -> bool {
+        self.copies == COPIES
+    }
+
     fn of(slot: &[u8]) -> Option<Self> {
         let (framed, checksum) = slot.get(..SLOT_BYTES)?.split_last_chunk::<4>()?;
         let (head, body) = framed.split_at_checked(HEAD_BYTES)?;
@@ -507,9 +554,8 @@ impl WholeSlot {
         }
         let mut body = body.to_vec();
         let copies = core::mem::take(body.get_mut(COPIES_OFFSET - HEAD_BYTES)?);
-        let is_copied = copies == COPIES;
-        let roster = Roster::decode(&body).ok().filter(|_| is_copied || copies == 0)?;
-        Some(Self { roster, sequence, is_copied })
+        let roster = Roster::decode(&body).ok().filter(|_| matches!(copies, 0 | COPIES | BLOCK_COPIES))?;
+        Some(Self { roster, sequence, copies })
     }
 }
 

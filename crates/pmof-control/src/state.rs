@@ -9,7 +9,7 @@ use zerocopy::{
 };
 
 use crate::{
-    HeaderError, PoolFormat, REPLICAS_MAX,
+    CopySteps, HeaderError, PoolFormat, REPLICAS_MAX, block,
     checksum::{crc32c, is_all_zero},
 };
 
@@ -19,7 +19,7 @@ mod tests;
 /// Ancestors that a state names, at most: replicas further apart cannot be told to be older or newer.
 pub const ANCESTORS_MAX: usize = 64;
 
-/// Bytes of the state page.
+/// Bytes of the state page of formats 2 and 3.
 pub const STATE_BYTES: usize = 2 * SLOT_BYTES;
 
 const SLOT_BYTES: usize = 2048;
@@ -28,6 +28,9 @@ const MAGIC: [u8; 8] = *b"PMOFSTAT";
 /// What a slot says where each state is written to both slots before it is answered for. 0: to one of them, by earlier programs.
 const COPIES: u8 = 2;
 const RESERVED_BYTES: usize = CHECKSUM_OFFSET - 64 - ANCESTORS_MAX * size_of::<RawAncestor>();
+
+/// What a block of format 4 says: in how many blocks each state lies.
+const BLOCK_COPIES: u8 = 4;
 
 const OPEN: u8 = 1;
 const CONFIRMED: u8 = 2;
@@ -90,6 +93,14 @@ fn member_bit(index: u16) -> u64 {
 /// | 1592 | 8 | mark: raised by the writer at its first persist, and then about once a second while it persists |
 /// | 1600 | 444 | zero |
 /// | 2044 | 4 | CRC32C of bytes 0..2044 |
+///
+/// In format 4 the state lies in [four blocks](PoolFormat::state_places) of 4096 bytes, all with the same sequence number, of which the first two are durable before the
+/// last two are written, and the last two before the change is answered. The block with the highest number counts among those that are whole. Up to the checksum a block
+/// is as a slot, with 4 at byte 50, and zero from byte 1600 on:
+///
+/// | offset | bytes | field |
+/// |---|---|---|
+/// | 4092 | 4 | CRC32C of bytes 0..4092 |
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolState {
     /// The latest opening that this replica knows of.
@@ -220,6 +231,9 @@ impl PoolState {
         if let PoolFormat::One { generation } = format {
             return Ok((Self::of_generation(generation, replica_count), 0, false));
         }
+        if let PoolFormat::Four = format {
+            return Self::newest_of_blocks(page).map(|(state, sequence)| (state, sequence, false));
+        }
         let slots = Slot::both(page).ok_or(HeaderError::BadState)?;
         let is_damaged = slots.iter().any(|slot| matches!(slot, Slot::Damaged));
         let is_blank = slots.iter().any(|slot| matches!(slot, Slot::Blank));
@@ -229,6 +243,37 @@ impl PoolState {
         // A crash interrupted the write of the other slot, or the medium changed it.
         state.is_open |= is_damaged || (is_blank && is_copied);
         Ok((state, sequence, is_uncertain))
+    }
+
+    /// The newest state in the blocks of format 4. Any whole one has everything that was answered for, so a damaged one makes nothing uncertain.
+    fn newest_of_blocks(blocks: &[u8]) -> Result<(Self, u64), HeaderError> {
+        let whole = block::blocks(blocks).filter_map(Self::of_block);
+        whole.max_by_key(|(_, sequence)| *sequence).ok_or(HeaderError::BadState)
+    }
+
+    fn of_block(bytes: &[u8]) -> Option<(Self, u64)> {
+        let raw = RawSlot::read_from_bytes(&block::to_slot::<SLOT_BYTES>(bytes)?).ok()?;
+        raw.state().filter(|_| raw.copies == BLOCK_COPIES).map(|state| (state, raw.sequence.get()))
+    }
+
+    /// Whether all copies that a format keeps hold the state that [`read`](Self::read) gives. `copies`: what lies at [its places](PoolFormat::state_places).
+    /// Otherwise a crash left a change half done, a medium has changed a copy, or an earlier program wrote them.
+    pub fn is_in_all_copies(format: PoolFormat, copies: &[u8]) -> bool {
+        let PoolFormat::Four = format else { return Self::is_in_both_slots(copies) };
+        let mut states = block::blocks(copies).map(Self::of_block);
+        let first = states.next().flatten();
+        first.is_some() && states.all(|state| state == first)
+    }
+
+    /// How the copies that a format keeps are replaced by this state. `sequence`: one more than the newest copy's.
+    pub fn steps(&self, format: PoolFormat, sequence: u64) -> CopySteps {
+        let places = format.state_places();
+        if format != PoolFormat::Four {
+            let slots = self.slots(sequence).into_iter();
+            return slots.map(|(offset, slot)| Vec::from([(places[0] + offset as u64, slot.to_vec())])).collect();
+        }
+        let block = block::of_slot(&self.slot(sequence, BLOCK_COPIES).1);
+        places.chunks(2).map(|pair| pair.iter().map(|place| (*place, block.clone())).collect()).collect()
     }
 
     /// Whether both slots of the page hold the state that [`read`](Self::read) gives. Otherwise a crash left a change half done, a medium has
@@ -317,22 +362,13 @@ impl Slot {
             return Self::Blank;
         }
         let Ok(raw) = RawSlot::read_from_bytes(bytes) else { return Self::Damaged };
-        let is_whole = raw.magic == MAGIC && raw.checksum.get() == crc32c(&bytes[..CHECKSUM_OFFSET]);
-        match PoolState::from_flags(raw.flags) {
-            Some((is_open, is_confirmed, is_behind))
-                if is_whole && usize::from(raw.ancestor_count) <= ANCESTORS_MAX =>
-            {
-                let ancestors = raw.ancestors[..usize::from(raw.ancestor_count)].iter().map(RawAncestor::epoch);
-                let epoch = Epoch { id: Uuid::from_bytes(raw.epoch), members: raw.members.get() };
-                let (opening, mark, ancestors) = (raw.opening.get(), raw.mark.get(), ancestors.collect());
-                let state = PoolState { epoch, opening, is_confirmed, is_open, is_behind, mark, ancestors };
-                Self::Whole(Box::new(WholeSlot {
-                    state,
-                    sequence: raw.sequence.get(),
-                    is_copied: raw.copies == COPIES,
-                }))
+        let is_whole = raw.checksum.get() == crc32c(&bytes[..CHECKSUM_OFFSET]);
+        match raw.state().filter(|_| is_whole) {
+            Some(state) => {
+                let (sequence, is_copied) = (raw.sequence.get(), raw.copies == COPIES);
+                Self::Whole(Box::new(WholeSlot { state, sequence, is_copied }))
             }
-            _ => Self::Damaged,
+            None => Self::Damaged,
         }
     }
 
@@ -360,6 +396,23 @@ struct RawSlot {
     mark: U64,
     reserved: [u8; RESERVED_BYTES],
     checksum: U32,
+}
+
+impl RawSlot {
+    /// The state, where the fields are those of one. The checksum is not looked at.
+    fn state(&self) -> Option<PoolState> {
+        let (is_open, is_confirmed, is_behind) = PoolState::from_flags(self.flags)?;
+        let ancestors = self.ancestors.get(..usize::from(self.ancestor_count))?;
+        (self.magic == MAGIC).then(|| PoolState {
+            epoch: Epoch { id: Uuid::from_bytes(self.epoch), members: self.members.get() },
+            opening: self.opening.get(),
+            is_confirmed,
+            is_open,
+            is_behind,
+            mark: self.mark.get(),
+            ancestors: ancestors.iter().map(RawAncestor::epoch).collect(),
+        })
+    }
 }
 
 #[derive(Clone, Copy, FromBytes, IntoBytes, Immutable, KnownLayout, Unaligned)]

@@ -21,6 +21,22 @@ pub enum MemError {
         /// Bytes there are.
         size_bytes: u64,
     },
+    /// The medium changed bytes since they were written: they do not have the digest that was kept of them.
+    #[error(
+        "{len_bytes} bytes at offset {offset} are not those that were written: the medium changed them; check the device"
+    )]
+    Damaged {
+        /// First byte of the damaged page.
+        offset: u64,
+        /// Bytes of the page.
+        len_bytes: u64,
+    },
+    /// A store to a page whose protection was not taken back.
+    #[error("the page at offset {offset} is protected by its digest, which a store would not fit")]
+    Protected {
+        /// First byte of the page.
+        offset: u64,
+    },
     /// An atomic operation needs an offset divisible by 8.
     #[error("offset {offset} is not divisible by 8, as an 8-byte atomic operation needs")]
     Misaligned {

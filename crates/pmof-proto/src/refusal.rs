@@ -49,9 +49,13 @@ pub enum Refusal {
     ForeignUser = 18,
     /// The target has no memory left for one more connection.
     NoMemory = 19,
+    /// Bytes that were to be read are not those that were written: the medium changed them. Only the read fails; the connection goes on.
+    Damaged = 20,
+    /// A write to a page whose digest says what it holds: its protection has to be taken back first.
+    Protected = 21,
 }
 
-pub(crate) const REFUSALS: [Refusal; 19] = [
+pub(crate) const REFUSALS: [Refusal; 21] = [
     Refusal::UnknownRegion,
     Refusal::NoRight,
     Refusal::OutOfBounds,
@@ -71,6 +75,8 @@ pub(crate) const REFUSALS: [Refusal; 19] = [
     Refusal::Stopping,
     Refusal::ForeignUser,
     Refusal::NoMemory,
+    Refusal::Damaged,
+    Refusal::Protected,
 ];
 
 impl Refusal {
@@ -101,6 +107,8 @@ impl fmt::Display for Refusal {
             Self::Fenced => "another initiator took over what is open here, and ended its use by all others; open it again",
             Self::Stopping => "the target was told to stop: what it acknowledged is kept; connect again when it is back",
             Self::NoMemory => "the target has no memory for one more connection",
+            Self::Damaged => "the target's medium changed these bytes since they were written, so they are not given; check its device, and repair them from another replica",
+            Self::Protected => "the page is protected by its digest, and was not raised before this write: write it through a pool",
             Self::ForeignUser => "the target serves only its own user and root on its machine",
         })
     }
@@ -164,7 +172,8 @@ pub enum ConnectionError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OperationError {
-    /// The target refused it. The connection ends: later operations complete as [`ConnectionEnded`](Self::ConnectionEnded).
+    /// The target refused it. The connection ends: later operations complete as [`ConnectionEnded`](Self::ConnectionEnded). Only a read of [damaged](Refusal::Damaged) bytes leaves
+    /// the connection as it is; then the limit is the offset of the first damaged page.
     #[error("refused by the target: {refusal} (offset {offset}, {len_bytes} bytes, limit {limit})")]
     Refused {
         /// The rule.

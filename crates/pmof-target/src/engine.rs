@@ -11,14 +11,16 @@ use uuid::Uuid;
 
 pub use holder::{Fencing, FencingOutput, Holder, Verdict, judge};
 pub use opening::{Head, HeadReading, Opening};
+pub use pages::PageServing;
 #[cfg(test)]
-pub(crate) use replica::{Change, bits_of, read_map, stored_durably};
-pub(crate) use replica::{FIRST_SEQUENCE, state_written};
+pub(crate) use replica::{Change, bits_of, read_map};
+pub(crate) use replica::{FIRST_SEQUENCE, written};
 pub use replica::{OpenReplica, Serving};
 pub use rules::{Rules, ShippedRules};
 
 mod holder;
 mod opening;
+mod pages;
 mod replica;
 mod rules;
 #[cfg(test)]
@@ -34,6 +36,8 @@ pub enum Output {
         /// How many.
         len_bytes: usize,
     },
+    /// Reads the bytes that the file begins with, as many of these as it has, and gives them back.
+    ReadBegin(usize),
     /// Stores bytes. A crash may leave any part of them until they are synced.
     Store {
         /// Where they begin.
@@ -64,7 +68,7 @@ pub enum Output {
     LeaveToFormerWriters,
     /// Makes the name of the file durable.
     SyncName,
-    /// Makes durable what the header, the state, the roster and the map of write intent show: a former writer may not have done so.
+    /// Makes durable what the bytes before the data show, the digests of its pages too: a former writer may not have done so.
     SettleHead,
     /// The same of these ranges of the user's data, in bytes from its beginning.
     SettleData(Vec<Range<u64>>),
@@ -153,4 +157,18 @@ pub enum Refusal {
     Header(HeaderError),
     /// Pools of this former format can only be read.
     OldFormat(u16),
+    /// The replica keeps no digests of its pages.
+    NoDigests,
+    /// It has fewer pages.
+    NoSuchPage {
+        /// The last one that was asked for.
+        page: u64,
+        /// Its pages.
+        count: u64,
+    },
+    /// What was sent to repair a page is not what the page's digest is of, or comes in the wrong order, or the page has none.
+    NotItsDigest {
+        /// The page.
+        page: u64,
+    },
 }

@@ -5,7 +5,7 @@ use std::{fmt, path::Path};
 
 use log::Level;
 use pmof_access::{Address, Connection, PeerProcess, Transport};
-use pmof_control::{OpenFor, PoolRefusal, Request};
+use pmof_control::{OpenFor, PagesRequest, PoolRefusal, Request};
 use pmof_mem::{Durability, Mechanism, Medium as _, Memory};
 
 use crate::refused::Refused;
@@ -262,6 +262,14 @@ fn short(request: &Request) -> &'static str {
         Request::Intent { .. } => "intent",
         Request::Roster { .. } => "roster",
         Request::SetRoster { .. } => "set_roster",
+        Request::Pages(pages) => match pages {
+            PagesRequest::Raise { .. } => "raise_pages",
+            PagesRequest::Digest { .. } => "digest_pages",
+            PagesRequest::Protect { .. } => "protect_pages",
+            PagesRequest::Unprotected { .. } => "unprotected_pages",
+            PagesRequest::Verify { .. } => "verify_pages",
+            PagesRequest::Repair { .. } => "repair_page",
+        },
         Request::Domain => "domain",
         Request::Status => "status",
         Request::TellStatus { .. } => "tell_status",

@@ -4,7 +4,7 @@ use std::{ops::Range, path::Path, sync::Arc};
 
 use pmof_control::{OpenFor, PoolName, Reply, Request, ServiceCode};
 use pmof_locks::Mutex;
-use pmof_mem::Memory;
+use pmof_mem::Medium;
 use pmof_pool_set::boot_of_this_machine;
 
 use crate::{
@@ -48,10 +48,10 @@ impl LocalTarget {
     }
 
     /// The memory of the pool that is open, and the range of it that is the user's.
-    pub fn memory(&self) -> Option<(Arc<Memory>, Range<u64>)> {
+    pub fn memory(&self) -> Option<(Arc<dyn Medium>, Range<u64>)> {
         let open = self.open.lock();
         let pool = open.as_ref()?;
-        Some((pool.medium(), pool.data_offset()..pool.data_offset() + pool.data_len_bytes()))
+        Some((pool.served_medium(), pool.data_offset()..pool.data_offset() + pool.data_len_bytes()))
     }
 
     fn carry_out(&self, request: Request) -> Result<Reply, Refused> {
@@ -90,7 +90,8 @@ impl LocalTarget {
             | Request::ClearIntent { .. }
             | Request::Intent { .. }
             | Request::Roster { .. }
-            | Request::SetRoster { .. } => {
+            | Request::SetRoster { .. }
+            | Request::Pages(_) => {
                 let mut open = self.open.lock();
                 requests::about_state(&self.pools, open.as_mut().ok_or_else(not_open)?, request)
             }
@@ -144,6 +145,7 @@ mod tests {
             replica_count: 1,
             require: Durability::ProcessCrash,
             user_flags: [3; 16],
+            protection: None,
         }
     }
 

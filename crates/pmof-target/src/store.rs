@@ -13,21 +13,22 @@ use std::{
 };
 
 use pmof_control::{
-    HEADER_BYTES, Header, HeaderError, MAX_SIZE_BYTES, MeantReplica, NewPool, OpenFor, PoolInfo, PoolName, PoolState,
-    REPLICAS_MAX, Roster, file_len_bytes,
+    Header, HeaderError, MAX_SIZE_BYTES, MeantReplica, NewPool, OpenFor, PoolInfo, PoolName, PoolState, REPLICAS_MAX,
+    Roster,
 };
 use pmof_locks::{Mutex, MutexGuard};
 use pmof_mem::{Durability, HandOut, Medium, MemError, Memory};
 use uuid::Uuid;
 
 use crate::{
-    engine::{FIRST_SEQUENCE, Head, OpenReplica, Opening, ShippedRules},
+    engine::{Head, OpenReplica, Opening, ShippedRules},
     holder::holder_of_file,
 };
 use device::{Device, UnfinishedDevice};
 use outputs::{OnFile, run_on};
+use protected::ProtectedMemory;
 use root::{Entry, Identity, Root, WorkingFile};
-use state::{new_header, write_state};
+use state::{new_header, write_head};
 
 mod device;
 mod error;
@@ -36,6 +37,7 @@ mod handover;
 mod mapped;
 mod options;
 mod outputs;
+mod protected;
 mod root;
 mod roster;
 mod settle;
@@ -136,7 +138,7 @@ impl PoolStore {
         if let Some(device) = self.device(name) {
             return self.create_on(device, new);
         }
-        let file_len_bytes = self.check_new(name, new)?;
+        let (header, file_len_bytes) = self.check_new(name, new)?;
         self.root.check_attached()?;
         if self.root.exists(name)? {
             return Err(StoreError::AlreadyExists { name: name.clone(), root: self.root.path().to_owned() });
@@ -148,8 +150,8 @@ impl PoolStore {
         check_level(name, &memory, new.require)?;
         memory.hand_out(HandOut::Marked);
         self.lock(name, self.file_of(name, &memory)?)?;
-        let (header, state) = (new_header(new), PoolState::new(new.epoch, new.replica_count));
-        self.write_head(name, &memory, &header, &state)?;
+        let state = PoolState::new(new.epoch, new.replica_count);
+        write_head(&memory, &header, &state).map_err(|error| self.memory_error(name, error))?;
 
         let replica = OpenReplica::made(header, state, ShippedRules);
         let unpublished = Some(Unpublished::File(working_file));
@@ -403,8 +405,8 @@ impl PoolStore {
         writers
     }
 
-    /// The length of the new pool's file in bytes.
-    fn check_new(&self, name: &PoolName, new: &NewPool) -> Result<u64, StoreError> {
+    /// The header of a new pool, and the length of its file in bytes.
+    fn check_new(&self, name: &PoolName, new: &NewPool) -> Result<(Header, u64), StoreError> {
         if new.replica_index >= new.replica_count || new.replica_count > REPLICAS_MAX {
             return Err(StoreError::BadReplica { index: new.replica_index, count: new.replica_count });
         }
@@ -412,9 +414,10 @@ impl PoolStore {
             return Err(StoreError::Empty { name: name.clone() });
         }
         let limit_bytes = self.options.max_pool_bytes.min(MAX_SIZE_BYTES);
-        match file_len_bytes(new.size_bytes) {
-            Some(len_bytes) if new.size_bytes <= limit_bytes => Ok(len_bytes),
-            _ => Err(StoreError::TooLarge { name: name.clone(), size_bytes: new.size_bytes, limit_bytes }),
+        let header = new_header(new).filter(|_| new.size_bytes <= limit_bytes);
+        match header.and_then(|header| header.file_len_bytes().map(|len_bytes| (header, len_bytes))) {
+            Some(made) => Ok(made),
+            None => Err(StoreError::TooLarge { name: name.clone(), size_bytes: new.size_bytes, limit_bytes }),
         }
     }
 
@@ -503,21 +506,6 @@ impl PoolStore {
         if head.is_uncertain { Err(uncertain()) } else { Ok(head) }
     }
 
-    fn write_head(
-        &self,
-        name: &PoolName,
-        memory: &Memory,
-        header: &Header,
-        state: &PoolState,
-    ) -> Result<(), StoreError> {
-        memory
-            .store(0, &header.encode())
-            .and_then(|()| memory.write_back(0, HEADER_BYTES as u64))
-            .and_then(|()| write_state(memory, state, FIRST_SEQUENCE))
-            .and_then(|()| memory.fence())
-            .map_err(|error| self.memory_error(name, error))
-    }
-
     fn creation_error(&self, name: &PoolName, size_bytes: u64, error: MemError) -> StoreError {
         let root = self.root.path().to_owned();
         match error {
@@ -564,6 +552,14 @@ impl OpenPool {
     /// for [`data_len_bytes`](Self::data_len_bytes) only.
     pub fn medium(&self) -> Arc<Memory> {
         Arc::clone(&self.memory)
+    }
+
+    /// The same as peers have it: where the pool keeps digests of its pages, what they read is verified, and a page that is protected is not stored to.
+    pub(crate) fn served_medium(&self) -> Arc<dyn Medium> {
+        match ProtectedMemory::new(&self.memory, self.header()) {
+            Some(protected) => Arc::new(protected),
+            None => self.medium(),
+        }
     }
 
     /// Where user data begins in the medium, in bytes.

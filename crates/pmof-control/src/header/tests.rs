@@ -2,6 +2,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+const GOLDEN_4: &[u8] = include_bytes!("../../tests/golden/pool_header_v4.bin");
 const GOLDEN: &[u8] = include_bytes!("../../tests/golden/pool_header_v3.bin");
 const GOLDEN_2: &[u8] = include_bytes!("../../tests/golden/pool_header_v2.bin");
 const GOLDEN_1: &[u8] = include_bytes!("../../tests/golden/pool_header_v1.bin");
@@ -9,6 +10,7 @@ const GOLDEN_1: &[u8] = include_bytes!("../../tests/golden/pool_header_v1.bin");
 fn sample() -> Header {
     Header {
         format: PoolFormat::Three,
+        layout: FileLayout::default(),
         compatible_features: 0x0102_0304_0506_0708,
         pool_uuid: Uuid::from_u128(0x0011_2233_4455_6677_8899_aabb_ccdd_eeff),
         replica_uuid: Uuid::from_u128(0xffee_ddcc_bbaa_9988_7766_5544_3322_1100),
@@ -105,7 +107,7 @@ fn bytes_behind_the_header_do_not_matter() {
 
 #[test]
 fn newer_versions_and_unknown_features_are_refused() {
-    assert_eq!(Header::decode(&changed(8, &[4, 0, 5, 0])), Err(HeaderError::NewerVersion { found: 4, found_minor: 5 }));
+    assert_eq!(Header::decode(&changed(8, &[5, 0, 5, 0])), Err(HeaderError::NewerVersion { found: 5, found_minor: 5 }));
     assert_eq!(Header::decode(&changed(16, &[4])), Err(HeaderError::UnknownFeature { flags: 4 }));
 }
 
@@ -166,6 +168,7 @@ proptest! {
     ) {
         let header = Header {
             format: PoolFormat::Three,
+            layout: FileLayout::default(),
             compatible_features,
             pool_uuid: Uuid::from_u128(pool),
             replica_uuid: Uuid::from_u128(replica),
@@ -194,4 +197,57 @@ proptest! {
         // Random bytes behind a right magic and checksum still break a rule of the format.
         prop_assert!(Header::decode(&bytes).is_err());
     }
+}
+
+/// A pool of 4 GiB and a byte that can grow to 64 GiB.
+fn sample_4() -> Header {
+    Header { format: PoolFormat::Four, layout: FileLayout::with_digests(64 << 30).unwrap(), ..sample() }
+}
+
+fn decoded_4(change: impl FnOnce(&mut Header)) -> Result<Header, HeaderError> {
+    let mut header = sample_4();
+    change(&mut header);
+    Header::decode(&header.encode())
+}
+
+#[test]
+fn the_golden_header_of_format_4_is_read_and_written() {
+    assert!(sample_4().encode() == GOLDEN_4, "the format of the header changed");
+    let header = Header::decode(GOLDEN_4).expect("a version is read for ever");
+    assert_eq!(header, sample_4());
+    assert_eq!((header.format.major(), header.layout.max_size_bytes), (4, 64 << 30));
+    assert_eq!(header.layout.digests(), Some(262_144..262_144 + (128 << 20)));
+    assert_eq!((header.data_offset(), header.file_len_bytes()), (134_479_872, Some(134_479_872 + 0x1_0000_1000)));
+}
+
+#[test]
+fn a_layout_that_contradicts_itself_is_refused() {
+    let is_refused = |change: fn(&mut Header)| {
+        let decoded = decoded_4(change);
+        assert!(matches!(decoded, Err(HeaderError::Inconsistent { .. })), "{decoded:?}");
+    };
+    is_refused(|header| header.size_bytes = (64 << 30) + 1);
+    is_refused(|header| header.layout.sequence = 0);
+    is_refused(|header| header.layout.data_offset = HEAD_4_BYTES - 4096);
+    is_refused(|header| header.layout.data_offset += 8);
+    is_refused(|header| header.layout.data_offset -= 4096);
+    is_refused(|header| header.layout.max_size_bytes = 64 << 40);
+    is_refused(|header| header.layout.max_size_bytes = u64::MAX);
+    is_refused(|header| header.layout.extensions[0].offset = 8192);
+    is_refused(|header| header.layout.extensions[0].len_bytes = u64::MAX);
+    is_refused(|header| header.layout.extensions.push(header.layout.extensions[0]));
+    assert_eq!(FileLayout::with_digests(1 << 63), None);
+}
+
+#[test]
+fn unknown_extensions_are_minded_as_they_ask_for() {
+    let other = Extension { kind: 9, version: 1, flags: 0, offset: 40 << 10, len_bytes: 4096 };
+    let with = |flags| decoded_4(|header| header.layout.extensions.insert(0, Extension { flags, ..other }));
+    assert_eq!(with(0).map(|header| header.layout.unknown_to_writers()), Ok(None));
+    let unknown = Some(Extension { flags: Extension::NEEDED_TO_WRITE, ..other });
+    assert_eq!(with(Extension::NEEDED_TO_WRITE).map(|header| header.layout.unknown_to_writers()), Ok(unknown));
+    let error = HeaderError::UnknownExtension { kind: 9, version: 1 };
+    assert_eq!(with(Extension::NEEDED_TO_READ), Err(error.clone()));
+    let newer = decoded_4(|header| header.layout.extensions[0].version = 2);
+    assert_eq!(newer.map(|header| header.layout.unknown_to_writers().is_some()), Ok(true), "of digests, too");
 }

@@ -7,11 +7,12 @@ use super::{
     version::MessageHead,
     wire::{Body, Fault, FieldTag, Frame, Parsed},
 };
-use crate::{FailureDomain, IntentLayout, Roster};
+use crate::{FailureDomain, IntentLayout, Protection, Roster};
 
 const ROSTER: FieldTag = FieldTag::ignorable(1);
 const DOMAIN: FieldTag = FieldTag::ignorable(2);
 const INTENT: FieldTag = FieldTag::ignorable(3);
+const PROTECTION: FieldTag = FieldTag::ignorable(4);
 
 /// Tag and length of a field.
 const FIELD_HEAD_BYTES: usize = 4;
@@ -26,6 +27,8 @@ pub struct Enclosed {
     pub domain: Option<Option<FailureDomain>>,
     /// The reply to [`Request::Intent`](super::Request::Intent): all words of the map, as many as the pool's [layout](IntentLayout) has.
     pub intent: Option<Vec<u32>>,
+    /// The replica keeps digests of its pages: they have to be [raised](super::PagesRequest::Raise) before they are written.
+    pub protection: Option<Protection>,
 }
 
 impl Frame {
@@ -34,7 +37,8 @@ impl Frame {
         if !self.version().has_fields() {
             return;
         }
-        let Enclosed { roster, domain, intent } = enclosed;
+        let Enclosed { roster, domain, intent, protection } = enclosed;
+        let protection = protection.map(|protection| protection.max_size_bytes.to_le_bytes().to_vec());
         let roster = roster.as_ref().and_then(|roster| roster.encode().ok());
         let domain = domain.as_ref().map(|domain| {
             let mut frame = Frame::new(0, MessageHead { version: self.version(), request_id: 0 });
@@ -42,8 +46,11 @@ impl Frame {
             frame.body().to_vec()
         });
         let intent = intent.as_ref().map(|words| encode_intent(words));
-        for (tag, bytes) in [(ROSTER, roster), (DOMAIN, domain), (INTENT, intent)] {
-            let room = MAX_BODY_BYTES.saturating_sub(self.body_bytes() + FIELD_HEAD_BYTES);
+        // It is never left out, since its writer has to know.
+        let reserved = protection.as_ref().map_or(0, |bytes| FIELD_HEAD_BYTES + bytes.len());
+        for (tag, bytes) in [(ROSTER, roster), (DOMAIN, domain), (INTENT, intent), (PROTECTION, protection)] {
+            let reserved = if tag == PROTECTION { 0 } else { reserved };
+            let room = MAX_BODY_BYTES.saturating_sub(self.body_bytes() + FIELD_HEAD_BYTES + reserved);
             if let Some(bytes) = bytes.filter(|bytes| bytes.len() <= room) {
                 self.field(tag, &bytes);
             }
@@ -63,7 +70,8 @@ impl Body<'_> {
             Some(bytes) => Some(self.inside(bytes, |body| body.intent_of(size_bytes))?),
             None => None,
         };
-        Ok(Enclosed { roster, domain, intent })
+        let protection = self.field(PROTECTION)?.map(|bytes| Protection { max_size_bytes: u64::from_le_bytes(bytes) });
+        Ok(Enclosed { roster, domain, intent, protection })
     }
 
     /// All words of a map whose message has only those other than zero.

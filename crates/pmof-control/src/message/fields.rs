@@ -12,9 +12,9 @@ use super::{
     wire::{Body, Fault, FieldTag, Frame, Parsed},
 };
 use crate::{
-    ANCESTORS_MAX, Epoch, FailureDomain, Header, INTENT_WORDS_MAX, MAX_DOMAIN_NAME_BYTES, MAX_EVENT_BYTES,
+    ANCESTORS_MAX, Epoch, FailureDomain, FileLayout, Header, INTENT_WORDS_MAX, MAX_DOMAIN_NAME_BYTES, MAX_EVENT_BYTES,
     MAX_ROOT_BYTES, MAX_TOLD_EVENTS, MAX_TOLD_MEMBERS, MAX_VERSION_BYTES, MemberProgress, MemberStanding, NewPool,
-    PoolFormat, PoolInfo, PoolName, PoolState, SetFile, TargetStatus, ToldEvent, WriterStatus,
+    PoolFormat, PoolInfo, PoolName, PoolState, Protection, SetFile, TargetStatus, ToldEvent, WriterStatus,
 };
 
 /// Bytes of what a writer tells at most: with a flag it fits into the body of a reply.
@@ -27,6 +27,9 @@ const EVENT_BYTES: usize = 10;
 const DRAINING: u8 = 1;
 const READ_ONLY: u8 = 2;
 const DETACHED: u8 = 4;
+
+/// Optional field of `Create`: bytes of user data that there is room for digests of, as `u64`. A target that does not know it makes a file of format 3.
+const PROTECTION: FieldTag = FieldTag::ignorable(1);
 
 /// Optional field of a target's status: the oldest and the newest version of control messages that it speaks.
 const CONTROL_VERSIONS: FieldTag = FieldTag::ignorable(1);
@@ -42,6 +45,9 @@ impl Frame {
         self.bytes(new.epoch.as_bytes());
         self.bytes(&new.user_flags);
         self.text(name.as_str());
+        if let Some(protection) = new.protection.filter(|_| self.version().has_fields()) {
+            self.field(PROTECTION, &protection.max_size_bytes.to_le_bytes());
+        }
     }
 
     pub(super) fn epoch(&mut self, epoch: &Epoch) {
@@ -290,6 +296,29 @@ impl Body<'_> {
         (0..count).map(|_| self.epoch()).collect()
     }
 
+    /// What [`Frame::create`] has written.
+    pub(super) fn create(&mut self) -> Parsed<(PoolName, NewPool, bool)> {
+        let (require, publish_on_close) = (self.level()?, self.flag()?);
+        let (replica_index, replica_count) = (self.number_u16()?, self.number_u16()?);
+        let size_bytes = self.number_u64()?;
+        let (pool_uuid, epoch, user_flags) = (self.uuid()?, self.uuid()?, self.array()?);
+        let name = self.name()?;
+        let protection = self.protection(size_bytes)?;
+        let new =
+            NewPool { pool_uuid, size_bytes, epoch, replica_index, replica_count, require, user_flags, protection };
+        Ok((name, new, publish_on_close))
+    }
+
+    /// Behind the name of a new pool of so many bytes.
+    fn protection(&mut self, size_bytes: u64) -> Parsed<Option<Protection>> {
+        let field = if self.version().has_fields() { self.field(PROTECTION)? } else { None };
+        let protection = field.map(|bytes| Protection { max_size_bytes: u64::from_le_bytes(bytes) });
+        if protection.is_some_and(|protection| protection.max_size_bytes < size_bytes) {
+            return Err(Fault::Malformed("the pool can grow to less than its size"));
+        }
+        Ok(protection)
+    }
+
     pub(super) fn state(&mut self) -> Parsed<PoolState> {
         let opening = self.number_u64()?;
         let flags = PoolState::from_flags(self.byte()?);
@@ -318,6 +347,7 @@ impl Body<'_> {
             (1, Ok(generation)) => PoolFormat::One { generation },
             (2, _) => PoolFormat::Two,
             (3, _) => PoolFormat::Three,
+            (4, _) => PoolFormat::Four,
             _ => return Err(Fault::Malformed("the pool's format is unknown")),
         };
         let header = Header {
@@ -330,6 +360,7 @@ impl Body<'_> {
             replica_count: self.number_u16()?,
             replica_index: self.number_u16()?,
             user_flags: self.array()?,
+            layout: FileLayout::default(),
         };
         let file_len_bytes = self.number_u64()?;
         let medium = MediumKind::from_wire(self.byte()?).ok_or(Fault::Malformed("the medium is unknown"))?;

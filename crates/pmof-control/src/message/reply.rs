@@ -13,6 +13,7 @@ use super::{
         ATTRIBUTES_BYTES, DIGEST_BYTES, FILE_IDENTITY_BYTES, MAX_BODY_BYTES, MAX_DESCRIPTOR_BYTES, MAX_PATH_BYTES,
         MAX_REFUSAL_BYTES, NONCE_BYTES, PROOF_BYTES,
     },
+    pages::PagesReply,
     roster_part::RosterPart,
     version::MessageHead,
     wire::{self, Body, Fault, Frame, Parsed},
@@ -147,6 +148,8 @@ pub enum Reply {
     Roster(RosterPart),
     /// The part was taken, and with the last one the roster was replaced.
     RosterSet,
+    /// To a request about pages.
+    Pages(PagesReply),
     /// What fails together with the target; `None` where it does not know that.
     Domain(Option<FailureDomain>),
     /// To `TellStatus`: it was taken note of.
@@ -227,8 +230,7 @@ impl Reply {
                 descriptor,
                 enclosed,
             } => {
-                frame.bytes(pool_uuid.as_bytes());
-                frame.bytes(replica_uuid.as_bytes());
+                frame.bytes(&[pool_uuid.into_bytes(), replica_uuid.into_bytes()].concat());
                 frame.number_u64(*size_bytes);
                 frame.number_u16(*replica_count);
                 frame.number_u16(*replica_index);
@@ -251,6 +253,7 @@ impl Reply {
             | Self::StatusTold
             | Self::Working => {}
             Self::Intent { first, words } => frame.intent(*first, words),
+            Self::Pages(pages) => pages.encode(&mut frame),
             Self::Roster(part) => frame.roster_part(part),
             Self::Challenged { nonce, proof } => {
                 frame.bytes(nonce);
@@ -350,6 +353,7 @@ impl Reply {
             Self::Intent { .. } => 0x9a,
             Self::Roster(_) => 0x9b,
             Self::RosterSet => 0x9c,
+            Self::Pages(pages) => pages.kind(),
             Self::Domain(_) => 0xa0,
             Self::Status(_) => 0xa1,
             Self::StatusTold => 0xa3,
@@ -440,7 +444,8 @@ impl Reply {
             }
             0xa7 => Self::Working,
             0xff => Self::Refused { code: body.number_u16()?, text: body.text(MAX_REFUSAL_BYTES)?.to_owned() },
-            _ => return Err(Fault::UnknownKind),
+            _ if !body.version().has_fields() => return Err(Fault::UnknownKind),
+            _ => Self::Pages(PagesReply::parse(kind, body)?),
         })
     }
 }

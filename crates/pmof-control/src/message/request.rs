@@ -9,6 +9,7 @@ use super::{
     claim::Claim,
     error::ControlError,
     limits::{ATTRIBUTES_BYTES, MAX_BODY_BYTES, NONCE_BYTES, PROOF_BYTES},
+    pages::PagesRequest,
     roster_part::RosterPart,
     version::{ControlVersion, MessageHead},
     wire::{self, Body, Fault, FieldTag, Frame, Parsed},
@@ -277,7 +278,10 @@ pub enum Request {
         /// The part.
         part: RosterPart,
     },
+    /// Something about the pages of the pool that this connection has open, which keeps digests of them.
+    Pages(PagesRequest),
 }
+
 impl Request {
     /// Asks for the descriptions of the pools that `names` begins with, as many as one message holds.
     pub fn infos_page(names: &[PoolName]) -> Self {
@@ -382,6 +386,10 @@ impl Request {
             }
             Self::Data { offset } | Self::Headerless { offset } => frame.number_u64(*offset),
             Self::RaiseIntent { first, words } => frame.intent(*first, words),
+            Self::Pages(_) if !frame.version().has_fields() => {
+                return Err(newer_needed(&frame, "a request about pages"));
+            }
+            Self::Pages(pages) => pages.encode(&mut frame),
             Self::ClearIntent { level, first, words } => {
                 frame.byte(*level as u8);
                 frame.intent(*first, words);
@@ -439,18 +447,15 @@ impl Request {
             Self::Infos { .. } => 37,
             Self::SetFiles { .. } => 38,
             Self::OpenBehind { .. } => 39,
+            Self::Pages(pages) => pages.kind(),
         }
     }
 
     fn parse(kind: u16, body: &mut Body<'_>) -> Parsed<Self> {
         Ok(match kind {
             1 => {
-                let (require, publish_on_close) = (body.level()?, body.flag()?);
-                let (replica_index, replica_count) = (body.number_u16()?, body.number_u16()?);
-                let size_bytes = body.number_u64()?;
-                let (pool_uuid, epoch, user_flags) = (body.uuid()?, body.uuid()?, body.array()?);
-                let new = NewPool { pool_uuid, size_bytes, epoch, replica_index, replica_count, require, user_flags };
-                Self::Create { name: body.name()?, new, publish_on_close }
+                let (name, new, publish_on_close) = body.create()?;
+                Self::Create { name, new, publish_on_close }
             }
             2 => {
                 let (require, (access, may_be_older)) = (body.level()?, body.access_to()?);
@@ -533,7 +538,8 @@ impl Request {
                 Self::SetFiles { name: body.set()?, first }
             }
             39 => Self::OpenBehind { name: body.set()? },
-            _ => return Err(Fault::UnknownKind),
+            _ if !body.version().has_fields() => return Err(Fault::UnknownKind),
+            _ => Self::Pages(PagesRequest::parse(kind, body)?),
         })
     }
 }
@@ -607,11 +613,13 @@ fn parse_meant_member(body: &mut Body<'_>) -> Parsed<(SetName, Option<[u8; 16]>)
 /// In version 4: zeros for none. Fails for a UUID of zeros, which version 4 cannot tell from none.
 fn nonzero_or_none(frame: &Frame, uuid: Option<Uuid>, what: &'static str) -> Result<[u8; 16], ControlError> {
     match uuid {
-        Some(uuid) if uuid.is_nil() => {
-            Err(ControlError::Inexpressible { what, version: frame.version(), needed: ControlVersion::Five })
-        }
+        Some(uuid) if uuid.is_nil() => Err(newer_needed(frame, what)),
         uuid => Ok(uuid.unwrap_or_default().into_bytes()),
     }
+}
+
+fn newer_needed(frame: &Frame, what: &'static str) -> ControlError {
+    ControlError::Inexpressible { what, version: frame.version(), needed: ControlVersion::Five }
 }
 
 fn none_if_zero(uuid: [u8; 16]) -> Option<[u8; 16]> {

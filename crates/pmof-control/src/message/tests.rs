@@ -406,7 +406,16 @@ fn any_request() -> impl Strategy<Value = Request> {
             |(name, require, numbers)| {
                 let (size_bytes, uuids, replica_index, replica_count, publish_on_close, user_flags) = numbers;
                 let [pool_uuid, epoch] = uuids.map(Uuid::from_u128);
-                let new = NewPool { pool_uuid, size_bytes, epoch, replica_index, replica_count, require, user_flags };
+                let new = NewPool {
+                    pool_uuid,
+                    size_bytes,
+                    epoch,
+                    replica_index,
+                    replica_count,
+                    require,
+                    user_flags,
+                    protection: None,
+                };
                 Request::Create { name, new, publish_on_close }
             }
         ),
@@ -474,6 +483,7 @@ fn any_info() -> impl Strategy<Value = PoolInfo> {
         .prop_map(|(named, (wide, uuids, narrow, user_flags), medium, promises, open_by)| PoolInfo {
             name: named.0,
             header: Header {
+                layout: crate::FileLayout::default(),
                 format: if named.2 {
                     PoolFormat::Three
                 } else {

@@ -30,7 +30,7 @@ pub(super) enum Fault {
 const REQUIRED: u16 = 1 << 15;
 
 /// An optional field at the end of a body: its number, and whether a reader that does not know it must refuse the message.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct FieldTag(u16);
 
 impl FieldTag {

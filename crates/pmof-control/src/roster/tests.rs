@@ -26,7 +26,7 @@ fn changing() -> Roster {
 }
 
 fn is_in_both_slots(slots: &[u8]) -> bool {
-    Roster::read_kept(3, slots).is_ok_and(|kept| kept.is_in_both_slots)
+    Roster::read_kept(3, slots).is_ok_and(|kept| kept.is_in_all_copies)
 }
 
 /// Slots with these rosters by their sequence numbers.

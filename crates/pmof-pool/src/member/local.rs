@@ -18,7 +18,8 @@ const COPY_BYTES: u64 = 64 << 10;
 #[derive(Debug)]
 pub(crate) struct LocalMember {
     held: Held,
-    memory: Arc<Memory>,
+    /// As peers have it: of a pool that keeps digests of its pages what is read is verified.
+    memory: Arc<dyn Medium>,
     /// Where the pool lies in the memory.
     range: Range<u64>,
     /// Which level flushes must reach, and the strongest that the memory gives.
@@ -33,8 +34,8 @@ pub(crate) struct LocalMember {
 enum Held {
     /// A pool of its own, with states and epochs.
     Native(Control),
-    /// The pool set, which closes its replicas together.
-    BySet(Standing),
+    /// The pool set, which closes its replicas together; with the same memory.
+    BySet(Standing, Arc<Memory>),
 }
 
 impl LocalMember {
@@ -46,13 +47,13 @@ impl LocalMember {
         mirror: Option<Arc<dyn Medium>>,
     ) -> Self {
         let range = 0..memory.len_bytes();
-        Self::new(Held::BySet(standing), (memory, range), levels, mirror)
+        Self::new(Held::BySet(standing, Arc::clone(&memory)), (memory, range), levels, mirror)
     }
 
     /// A native one, in a range of the memory. `levels`: the same, where it is open for writing.
     pub(crate) fn native(
         control: Control,
-        place: (Arc<Memory>, Range<u64>),
+        place: (Arc<dyn Medium>, Range<u64>),
         levels: Option<(Durability, Durability)>,
         mirror: Option<Arc<dyn Medium>>,
     ) -> Self {
@@ -61,7 +62,7 @@ impl LocalMember {
 
     fn new(
         held: Held,
-        (memory, range): (Arc<Memory>, Range<u64>),
+        (memory, range): (Arc<dyn Medium>, Range<u64>),
         (level, strongest): (Durability, Durability),
         mirror: Option<Arc<dyn Medium>>,
     ) -> Self {
@@ -75,7 +76,7 @@ impl LocalMember {
             (Source::Bytes(bytes), _) => self.memory.store(offset, bytes)?,
             (Source::Atomic(value), _) => self.memory.atomic_store(offset, value)?,
             (Source::Mirror, None) => {}
-            (Source::Mirror, Some(mirror)) => copy(&**mirror, write.offset, &self.memory, offset, len_bytes)?,
+            (Source::Mirror, Some(mirror)) => copy(&**mirror, write.offset, &*self.memory, offset, len_bytes)?,
         }
         self.memory.write_back(offset, len_bytes)
     }
@@ -112,7 +113,7 @@ impl Member for LocalMember {
     fn standing(&self) -> &Standing {
         match &self.held {
             Held::Native(control) => &control.standing,
-            Held::BySet(standing) => standing,
+            Held::BySet(standing, _) => standing,
         }
     }
 
@@ -182,18 +183,21 @@ impl Member for LocalMember {
     fn contents(&self) -> Option<Box<dyn Contents + '_>> {
         match &self.held {
             Held::Native(control) => Some(Box::new(MemberContents::new(self, control))),
-            Held::BySet(_) => Some(Box::new(Arc::clone(&self.memory))),
+            Held::BySet(_, memory) => Some(Box::new(Arc::clone(memory))),
         }
     }
 
     fn memory(&self) -> Option<&Arc<Memory>> {
-        matches!(self.held, Held::BySet(_)).then_some(&self.memory)
+        match &self.held {
+            Held::Native(_) => None,
+            Held::BySet(_, memory) => Some(memory),
+        }
     }
 
     fn control(&self) -> Option<&Control> {
         match &self.held {
             Held::Native(control) => Some(control),
-            Held::BySet(_) => None,
+            Held::BySet(..) => None,
         }
     }
 
@@ -201,12 +205,12 @@ impl Member for LocalMember {
         match &self.held {
             Held::Native(control) => control.ask_for(&Request::Close { in_order: true }, &Reply::Closed),
             // Its header is written when all of the set is closed.
-            Held::BySet(standing) => standing.failure().map_or(Ok(()), |failure| Err(Arc::clone(failure))),
+            Held::BySet(standing, _) => standing.failure().map_or(Ok(()), |failure| Err(Arc::clone(failure))),
         }
     }
 }
 
-fn copy(from: &dyn Medium, offset: u64, to: &Memory, to_offset: u64, len_bytes: u64) -> Result<(), MemError> {
+fn copy(from: &dyn Medium, offset: u64, to: &dyn Medium, to_offset: u64, len_bytes: u64) -> Result<(), MemError> {
     let mut chunk = vec![0; len_bytes.min(COPY_BYTES) as usize];
     let mut done = 0;
     while done < len_bytes {

@@ -53,6 +53,7 @@ fn create(name: &PoolUrl) -> Request {
         replica_count: 1,
         require: LEVEL,
         user_flags: [0; 16],
+        protection: None,
     };
     Request::Create { name: name.name.clone(), new, publish_on_close: false }
 }

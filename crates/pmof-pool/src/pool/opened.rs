@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use pmof_access::{Durability, Medium, Memory, RemoteRegion};
+use pmof_access::{Durability, Medium, RemoteRegion};
 use pmof_control::{OpenFor, PoolState, Reply};
 pub(super) use pmof_replication::opening::Identity;
 use pmof_replication::opening::OpenedReply;
@@ -26,7 +26,7 @@ pub(super) struct Checked {
 #[derive(Debug)]
 pub(super) enum Reached {
     Remote { data: RemoteRegion, writing: Option<Writing> },
-    Here { memory: Arc<Memory>, begin: u64, levels: Option<(Durability, Durability)> },
+    Here { memory: Arc<dyn Medium>, begin: u64, levels: Option<(Durability, Durability)> },
 }
 
 /// Checks that an answer is what was asked for, and the same pool as those before it. One of a witness's size may be a witness: only the pool's roster

@@ -3,8 +3,8 @@
 use std::rc::Rc;
 
 use pmof_control::{
-    INTENT_OFFSET, PoolFormat, PoolName, PoolState, REPLICAS_MAX, ROSTER_BYTES, ROSTER_OFFSET, Roster, STATE_BYTES,
-    STATE_OFFSET,
+    CopySteps, INTENT_OFFSET, PoolFormat, PoolName, PoolState, REPLICAS_MAX, ROSTER_BYTES, ROSTER_OFFSET, Roster,
+    STATE_BYTES, STATE_OFFSET,
 };
 use pmof_mem::MemError;
 use pmof_target::{
@@ -132,16 +132,16 @@ impl Media {
 pub(super) struct TargetRules(pub(super) Option<Control>);
 
 impl Rules for TargetRules {
-    fn slots(&self, state: &PoolState, sequence: u64) -> Vec<(usize, Vec<u8>)> {
-        let mut slots = ShippedRules.slots(state, sequence);
+    fn state_steps(&self, state: &PoolState, format: PoolFormat, sequence: u64) -> CopySteps {
+        let mut steps = ShippedRules.state_steps(state, format, sequence);
         if self.0 == Some(Control::StateWrittenOnce) {
-            slots.truncate(1);
+            steps.truncate(1);
         }
-        slots
+        steps
     }
 
-    fn is_kept(&self, page: &[u8]) -> bool {
-        self.0 == Some(Control::StateWrittenOnce) || ShippedRules.is_kept(page)
+    fn is_kept(&self, format: PoolFormat, copies: &[u8]) -> bool {
+        self.0 == Some(Control::StateWrittenOnce) || ShippedRules.is_kept(format, copies)
     }
 
     fn is_epoch_of_writer<R: Rules>(&self, replica: &OpenReplica<R>, epoch: Uuid) -> bool {
@@ -219,6 +219,7 @@ impl Driver<Output, Vec<u8>> for OnMedia<'_> {
         let target = &mut self.world.targets[self.number];
         match output {
             Output::Read { offset: 0, .. } => return Ok(target.header().encode().to_vec()),
+            Output::ReadBegin(_) => panic!("the simulation's files have format 3"),
             Output::Read { offset, len_bytes } => return Ok(target.media.read(offset, len_bytes)),
             Output::Store { offset, bytes } => match Page::at(offset) {
                 Some(at) => self.store(at, &bytes)?,

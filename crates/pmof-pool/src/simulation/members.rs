@@ -189,6 +189,7 @@ impl Changes for Operator {
             replica_count,
             require: Durability::PowerFailure,
             user_flags: [0; USER_FLAGS_BYTES],
+            protection: None,
         };
         Request::Create { name: place.name.clone(), new, publish_on_close: false }
     }

@@ -37,6 +37,7 @@ impl Target {
     pub(super) fn header(&self) -> Header {
         Header {
             format: PoolFormat::Three,
+            layout: pmof_control::FileLayout::default(),
             compatible_features: 0,
             pool_uuid: POOL_UUID,
             replica_uuid: self.replica_uuid,

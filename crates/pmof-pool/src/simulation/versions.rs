@@ -67,6 +67,7 @@ impl Version {
     fn header(self, replica_uuid: Uuid, index: u16) -> [u8; HEADER_BYTES] {
         let header = Header {
             format: PoolFormat::Three,
+            layout: pmof_control::FileLayout::default(),
             compatible_features: 0,
             pool_uuid: Uuid::from_u128(1),
             replica_uuid,

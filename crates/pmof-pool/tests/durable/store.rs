@@ -19,6 +19,7 @@ fn new_pool() -> NewPool {
         replica_count: 1,
         require: Durability::PowerFailure,
         user_flags: [0; USER_FLAGS_BYTES],
+        protection: None,
     }
 }
 

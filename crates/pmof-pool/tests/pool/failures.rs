@@ -321,6 +321,7 @@ fn nonsense_is_refused_and_the_connection_goes_on() {
             replica_count: 1,
             require: Durability::Visible,
             user_flags: [0; 16],
+            protection: None,
         },
         publish_on_close: false,
     };

@@ -51,6 +51,7 @@ fn a_key_of_a_pool_is_worth_nothing_on_another_connection() {
             replica_count: 1,
             require,
             user_flags: [0; 16],
+            protection: None,
         };
         let created = owner.ask(&Request::Create { name: name.clone(), new, publish_on_close: false });
         let Reply::Opened { descriptor, .. } = created else { panic!("{created:?}") };

@@ -307,8 +307,16 @@ fn a_replica_as_small_as_a_witness_and_no_member_of_that_kind_is_refused() {
     let uuid = Uuid::new_v4();
     for (replica_index, size_bytes) in [(0, POOL_BYTES), (1, WITNESS_BYTES)] {
         let (require, user_flags) = (Durability::ProcessCrash, [0; 16]);
-        let new =
-            NewPool { pool_uuid: uuid, size_bytes, epoch: uuid, replica_index, replica_count: 2, require, user_flags };
+        let new = NewPool {
+            pool_uuid: uuid,
+            size_bytes,
+            epoch: uuid,
+            replica_index,
+            replica_count: 2,
+            require,
+            user_flags,
+            protection: None,
+        };
         let name = "orders".parse().unwrap();
         let target = RawInitiator::connect(&three[usize::from(replica_index)].address());
         let reply = target.ask(&Request::Create { name, new, publish_on_close: false });

@@ -246,6 +246,11 @@ impl<D> Endpoint<D> {
                 return None;
             }
         };
+        if frame.code == Refusal::Damaged as u8 && self.operations.is_read(at, frame.sequence) {
+            self.operations.answered(at, Stage::Unread(Box::new(refusal_of(frame, Refusal::Damaged))));
+            self.complete();
+            return None;
+        }
         if frame.code != 0 {
             self.operations.failed(at, refusal_of(frame, refusal()));
             self.complete();

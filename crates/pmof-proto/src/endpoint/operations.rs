@@ -43,6 +43,8 @@ pub(super) enum Stage<D> {
     /// The transport has it; what its success will be.
     Direct(Outcome),
     Done(Outcome),
+    /// A read that brought nothing, and ends nothing else.
+    Unread(Box<OperationError>),
     /// The operation with this ticket failed.
     Failed(u64, Box<OperationError>),
 }
@@ -425,6 +427,11 @@ impl<D> Operations<D> {
     }
 
     /// The operation in this place fails.
+    /// Whether the message in this place, with this sequence number, is a read without an answer.
+    pub(super) fn is_read(&self, at: usize, sequence: u64) -> bool {
+        self.asked_at(at, sequence).is_some_and(|(_, kind, is_last)| kind == OperationKind::Read && is_last)
+    }
+
     pub(super) fn failed(&mut self, at: usize, error: OperationError) {
         if let Some(ticket) = self.entries.get(at).map(|entry| entry.ticket) {
             self.answered(at, Stage::Failed(ticket, Box::new(error)));
@@ -472,6 +479,12 @@ impl<D> Operations<D> {
     #[inline]
     pub(super) fn complete(&mut self, taken: u64, completions: &mut VecDeque<Completion>) {
         while let Some(front) = self.entries.front_mut() {
+            if let Stage::Unread(error) = &front.stage {
+                let (ticket, context, kind) = (Ticket(front.last()), front.context, front.kind);
+                completions.push_back(Completion { ticket, context, kind, outcome: Err((**error).clone()) });
+                self.entries.pop_front();
+                continue;
+            }
             let (done, outcome) = match front.stage {
                 Stage::Direct(outcome) => {
                     ((self.direct_done + 1).saturating_sub(front.ticket).min(front.count), outcome)
@@ -509,6 +522,7 @@ impl<D> Operations<D> {
             // Of those in a row, what was posted before the one that failed took effect.
             let (begin, mut failure) = match stage {
                 Stage::Failed(ticket, error) => (ticket, Some((ticket, *error))),
+                Stage::Unread(error) => (first, Some((last, *error))),
                 _ => (first, None),
             };
             for ticket in begin..=last {

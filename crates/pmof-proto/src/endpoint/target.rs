@@ -44,8 +44,10 @@ impl<D> Endpoint<D> {
                 return None;
             }
         };
-        if let Err((refusal, limit)) = done {
-            self.refuse(frame, refusal, limit);
+        match done {
+            Ok(()) => {}
+            Err((Refusal::Damaged, at)) => self.refuse_read(frame, at),
+            Err((refusal, limit)) => self.refuse(frame, refusal, limit),
         }
         None
     }
@@ -81,6 +83,16 @@ impl<D> Endpoint<D> {
         self.end(ConnectionError::RefusedHere(refusal));
     }
 
+    /// Answers a read of bytes that the medium has changed, from this offset of the region on. Nothing depends on a read, so the connection goes on.
+    fn refuse_read(&mut self, frame: &Frame, at: u64) {
+        let mut reply = Frame::new(Opcode::Reply, frame.sequence);
+        reply.code = Refusal::Damaged as u8;
+        (reply.offset, reply.length, reply.operand) = (frame.offset, frame.length, at);
+        self.tell_all_credit();
+        self.count(|counters| counters.add_refusal(Refusal::Damaged));
+        self.reply(&reply);
+    }
+
     /// The reply to a request that succeeded and has nothing to tell, if one is wanted.
     pub(super) fn reply_done(&mut self, frame: &Frame) {
         if frame.has(FLAG_REPLY) {
@@ -109,6 +121,7 @@ impl<D> Endpoint<D> {
         }
         let (region, at) = self.checked_range(frame, Access::READ, len_bytes)?;
         let memory = region.memory();
+        let failed = |error| read_failed(error, &region);
         let mut reply = Frame::new(Opcode::ReadReply, frame.sequence);
         reply.length = len_bytes;
         if self.payload_crc_agreed() {
@@ -117,7 +130,7 @@ impl<D> Endpoint<D> {
         if len_bytes <= REPLY_COPY_MAX_BYTES && self.output.has_reply_room(len_bytes) {
             let mut bytes = [0; REPLY_COPY_MAX_BYTES as usize];
             let bytes = &mut bytes[..len_bytes as usize];
-            memory.read(at, bytes).map_err(medium_failed)?;
+            memory.read(at, bytes).map_err(failed)?;
             if self.payload_crc_agreed() {
                 reply.payload_crc = crc32c::crc32c(bytes);
             }
@@ -125,10 +138,10 @@ impl<D> Endpoint<D> {
             self.output.push_reply_bytes(bytes);
         } else {
             if self.payload_crc_agreed() {
-                reply.payload_crc = memory.crc32c(at, len_bytes).map_err(medium_failed)?;
+                reply.payload_crc = memory.crc32c(at, len_bytes).map_err(failed)?;
             } else {
                 // Behind the header there is no refusing any more.
-                memory.touch(at, len_bytes).map_err(medium_failed)?;
+                memory.touch(at, len_bytes).map_err(failed)?;
             }
             self.output.push_bytes(&reply.encode());
             self.output.push_reply_slice(LocalSlice { memory: Arc::clone(memory), offset: at, len_bytes });
@@ -266,13 +279,27 @@ impl<D> Endpoint<D> {
 
 #[expect(clippy::needless_pass_by_value, reason = "it is what an error becomes")]
 fn medium_failed(error: MemError) -> Refused {
+    if matches!(error, MemError::Protected { .. }) {
+        return (Refusal::Protected, 0);
+    }
     tell_failed(&error);
     (Refusal::MediumFailed, 0)
+}
+
+fn read_failed(error: MemError, region: &RegisteredRegion) -> Refused {
+    match error {
+        MemError::Damaged { offset, .. } => {
+            tell_failed(&error);
+            (Refusal::Damaged, offset.saturating_sub(region.offset()))
+        }
+        error => medium_failed(error),
+    }
 }
 
 fn atomic_failed(error: &MemError) -> Refused {
     match error {
         MemError::Misaligned { .. } => (Refusal::Misaligned, ATOMIC_BYTES),
+        MemError::Protected { .. } => (Refusal::Protected, 0),
         error => {
             tell_failed(error);
             (Refusal::MediumFailed, 0)

@@ -318,7 +318,7 @@ impl Node {
                     enclosed: Box::new(if *is_older {
                         Enclosed::default()
                     } else {
-                        Enclosed { roster: roster.clone(), domain: Some(None), intent: Some(vec![7]) }
+                        Enclosed { roster: roster.clone(), domain: Some(None), intent: Some(vec![7]), protection: None }
                     }),
                 },
             },
@@ -327,6 +327,7 @@ impl Node {
                 name: name.clone(),
                 header: Header {
                     format: PoolFormat::Three,
+                    layout: pmof_control::FileLayout::default(),
                     compatible_features: 0,
                     pool_uuid: *pool_uuid,
                     replica_uuid: uuid(*index),

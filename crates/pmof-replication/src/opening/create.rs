@@ -26,7 +26,16 @@ impl Creation {
         require: Durability,
     ) -> Request {
         let Self { uuid: pool_uuid, epoch, size_bytes, user_flags, publish_on_close } = self;
-        let new = NewPool { pool_uuid, size_bytes, epoch, replica_index, replica_count, require, user_flags };
+        let new = NewPool {
+            pool_uuid,
+            size_bytes,
+            epoch,
+            replica_index,
+            replica_count,
+            require,
+            user_flags,
+            protection: None,
+        };
         Request::Create { name, new, publish_on_close }
     }
 }

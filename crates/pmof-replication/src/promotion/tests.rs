@@ -30,6 +30,7 @@ fn info(index: u16, replica_uuid: Uuid) -> PoolInfo {
         name: PoolName::new("p").unwrap(),
         header: Header {
             format: PoolFormat::Three,
+            layout: pmof_control::FileLayout::default(),
             compatible_features: 0,
             pool_uuid: POOL,
             replica_uuid,

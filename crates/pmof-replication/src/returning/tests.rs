@@ -396,6 +396,7 @@ impl Returns for Bringing {
         self.0.step("Info".into());
         let header = Header {
             format: PoolFormat::Three,
+            layout: pmof_control::FileLayout::default(),
             compatible_features: 0,
             pool_uuid: POOL,
             replica_uuid: Uuid::from_u128(7),

@@ -3,13 +3,13 @@
 use std::collections::VecDeque;
 
 use pmof_control::{
-    HEADER_BYTES, Header, HeaderError, IntentLayout, KeptRoster, OpenFor, PoolFormat, PoolState, ROSTER_BYTES,
-    ROSTER_OFFSET, Roster, STATE_BYTES, STATE_OFFSET,
+    HEAD_4_BYTES, HEADER_BYTES, Header, HeaderError, IntentLayout, KeptRoster, OpenFor, PoolFormat, PoolState,
+    ROSTER_BYTES, ROSTER_OFFSET, Roster, STATE_BYTES, STATE_OFFSET,
 };
 
 use super::{
     Machine, OpenReplica, Output, Refusal, Rules, ShippedRules, Step,
-    replica::{Found, bits_of, read_map, state_written, stored_durably},
+    replica::{Found, bits_of, read_map, state_numbers, written},
 };
 
 /// What the file of a replica begins with.
@@ -21,10 +21,12 @@ pub struct Head {
     pub state: PoolState,
     /// A damaged slot may have held a newer state.
     pub is_uncertain: bool,
-    /// Number of the newest slot of the state page.
+    /// Number of the newest copy of the state.
     sequence: u64,
-    /// The state is in as many slots as it should be.
+    /// The state is in as many copies as it should be.
     is_kept: bool,
+    /// So is the header.
+    is_header_kept: bool,
 }
 
 /// Reads the head of a replica.
@@ -37,7 +39,10 @@ pub struct HeadReading<R = ShippedRules> {
 #[derive(Debug)]
 enum Read {
     Nothing,
+    /// The state page of a former format is read.
     Header(Header),
+    /// All copies of format 4 are read: the first header says so, or is damaged.
+    Copies(Result<Header, HeaderError>),
     Ended(Result<Head, HeaderError>),
 }
 
@@ -47,9 +52,22 @@ impl<R: Rules> HeadReading<R> {
         Self { rules, read: Read::Nothing }
     }
 
-    fn head(&self, header: &Header, page: &[u8]) -> Result<Head, HeaderError> {
-        let (state, sequence, is_uncertain) = PoolState::read_uncertain(header.format, header.replica_count, page)?;
-        Ok(Head { header: header.clone(), state, is_uncertain, sequence, is_kept: self.rules.is_kept(page) })
+    fn head(&self, header: Header, is_header_kept: bool, states: &[u8]) -> Result<Head, HeaderError> {
+        let (state, sequence, is_uncertain) = PoolState::read_uncertain(header.format, header.replica_count, states)?;
+        let is_kept = self.rules.is_kept(header.format, states);
+        Ok(Head { header, state, is_uncertain, sequence, is_kept, is_header_kept })
+    }
+
+    /// `first`: what the file begins with. A file that is no pool of format 4 may be shorter than what that keeps.
+    fn newest(&self, first: &Result<Header, HeaderError>, begin: &[u8]) -> Result<Head, HeaderError> {
+        let (header, is_kept) = match Header::of_file(begin) {
+            Ok(newest) => newest,
+            Err(error) => return Err(first.as_ref().err().cloned().unwrap_or(error)),
+        };
+        let len_bytes = header.format.state_bytes();
+        let places = header.format.state_places().iter();
+        let states: Option<Vec<_>> = places.map(|place| begin.get(*place as usize..)?.get(..len_bytes)).collect();
+        self.head(header, is_kept, &states.unwrap_or_default().concat())
     }
 }
 
@@ -62,6 +80,7 @@ impl<R: Rules> Machine for HeadReading<R> {
         match &self.read {
             Read::Nothing => Step::Perform(Output::Read { offset: 0, len_bytes: HEADER_BYTES }),
             Read::Header(_) => Step::Perform(Output::Read { offset: STATE_OFFSET, len_bytes: STATE_BYTES }),
+            Read::Copies(_) => Step::Perform(Output::ReadBegin(HEAD_4_BYTES as usize)),
             Read::Ended(head) => Step::Done(head.clone().map_err(Refusal::Header)),
         }
     }
@@ -71,15 +90,20 @@ impl<R: Rules> Machine for HeadReading<R> {
             Read::Nothing => {
                 assert_eq!(read.len(), HEADER_BYTES, "the whole header is read");
                 match self.rules.header(&read) {
-                    // It has no state page.
-                    Ok(header) if matches!(header.format, PoolFormat::One { .. }) => {
-                        Read::Ended(self.head(&header, &[]))
+                    Ok(header) => match header.format {
+                        // It has no state page.
+                        PoolFormat::One { .. } => Read::Ended(self.head(header, true, &[])),
+                        PoolFormat::Two | PoolFormat::Three => Read::Header(header),
+                        PoolFormat::Four => Read::Copies(Ok(header)),
+                    },
+                    Err(error @ (HeaderError::NewerVersion { .. } | HeaderError::UnknownFeature { .. })) => {
+                        Read::Ended(Err(error))
                     }
-                    Ok(header) => Read::Header(header),
-                    Err(error) => Read::Ended(Err(error)),
+                    damaged @ Err(_) => Read::Copies(damaged),
                 }
             }
-            Read::Header(header) => Read::Ended(self.head(header, &read)),
+            Read::Header(header) => Read::Ended(self.head(header.clone(), true, &read)),
+            Read::Copies(first) => Read::Ended(self.newest(first, &read)),
             Read::Ended(_) => panic!("the driver performed what it was not told"),
         };
     }
@@ -131,8 +155,12 @@ impl<R: Rules> Opening<R> {
             return Err(Refusal::Header(HeaderError::UncertainState));
         }
         let is_writer = self.access == OpenFor::Write;
-        if is_writer && head.header.format != PoolFormat::Three {
+        if is_writer && !head.header.format.is_writable() {
             return Err(Refusal::OldFormat(head.header.format.major()));
+        }
+        if let Some(unknown) = head.header.layout.unknown_to_writers().filter(|_| is_writer) {
+            let (kind, version) = (unknown.kind, unknown.version);
+            return Err(Refusal::Header(HeaderError::UnknownExtension { kind, version }));
         }
         self.outputs.push_back(Output::CheckLevel);
         if is_writer && !is_settled {
@@ -140,15 +168,19 @@ impl<R: Rules> Opening<R> {
             self.outputs.extend([Output::LeaveToFormerWriters, Output::SyncName, Output::SettleHead]);
             return Ok(Phase::Head { reading: HeadReading::new(self.rules), is_settled: true });
         }
+        if is_writer && !head.is_header_kept {
+            // The newest one as it is: what is overwritten first is damaged, older or the same.
+            self.outputs.extend(written(head.header.steps()));
+        }
         // A state that may be an older one is so until its writer begins an epoch.
         if is_writer && !head.is_uncertain && !head.is_kept {
-            let slots = self.rules.slots(&head.state, head.sequence + 1);
-            head.sequence += slots.len() as u64;
-            self.outputs.extend(state_written(slots));
+            let steps = self.rules.state_steps(&head.state, head.header.format, head.sequence + 1);
+            head.sequence += state_numbers(head.header.format, &steps);
+            self.outputs.extend(written(steps));
         }
         match (head.state.is_open, is_writer) {
             (true, true) => {
-                self.outputs.push_back(read_map(head.header.size_bytes));
+                self.outputs.push_back(read_map(&head.header));
                 return Ok(Phase::Map(head));
             }
             (true, false) => self.outputs.push_back(Output::SettleForReader),
@@ -158,25 +190,29 @@ impl<R: Rules> Opening<R> {
     }
 
     fn before_roster(&mut self, head: Head) -> Result<Phase<R>, Refusal> {
-        if head.header.format != PoolFormat::Three {
+        match head.header.format {
             // Former formats have none.
-            return self.with_roster(head, &vec![0; ROSTER_BYTES]).map(|found| Phase::Ended(Ok(found)));
+            PoolFormat::One { .. } | PoolFormat::Two => {
+                return self.with_roster(head, &vec![0; ROSTER_BYTES]).map(|found| Phase::Ended(Ok(found)));
+            }
+            PoolFormat::Three => {
+                self.outputs.push_back(Output::Read { offset: ROSTER_OFFSET, len_bytes: ROSTER_BYTES });
+            }
+            PoolFormat::Four => self.outputs.push_back(Output::ReadBegin(HEAD_4_BYTES as usize)),
         }
-        self.outputs.push_back(Output::Read { offset: ROSTER_OFFSET, len_bytes: ROSTER_BYTES });
         Ok(Phase::Roster(head))
     }
 
-    /// Before a writer depends on the roster, it is in both slots: a crash, a damaged slot or an earlier program may have left it in one.
-    fn with_roster(&mut self, head: Head, slots: &[u8]) -> Result<Found, Refusal> {
+    /// Before a writer depends on the roster, it is in all copies: a crash, a damaged copy or an earlier program may have left it in fewer.
+    fn with_roster(&mut self, head: Head, copies: &[u8]) -> Result<Found, Refusal> {
         let Head { header, state, sequence, .. } = head;
-        let kept = Roster::read_kept(header.replica_count, slots).map_err(Refusal::Header)?;
-        let KeptRoster { roster, sequence: mut roster_sequence, is_in_both_slots } = kept;
-        if self.access == OpenFor::Write && roster_sequence > 0 && !is_in_both_slots {
+        let kept = Roster::read_copies(header.format, header.replica_count, copies).map_err(Refusal::Header)?;
+        let KeptRoster { roster, sequence: mut roster_sequence, is_in_all_copies } = kept;
+        if self.access == OpenFor::Write && roster_sequence > 0 && !is_in_all_copies {
             // What was read can be written.
-            for (offset, slot) in roster.slots(roster_sequence + 1).into_iter().flatten() {
-                roster_sequence += 1;
-                self.outputs.extend(stored_durably(ROSTER_OFFSET + offset as u64, slot));
-            }
+            let steps = roster.steps(header.format, roster_sequence + 1).unwrap_or_default();
+            roster_sequence += state_numbers(header.format, &steps);
+            self.outputs.extend(written(steps));
         }
         Ok(Found { header, state, sequence, access: self.access, roster, roster_sequence })
     }
@@ -234,8 +270,19 @@ impl<R: Rules> Machine for Opening<R> {
             }
             Phase::Roster(head) => {
                 let head = head.clone();
-                assert_eq!(read.len(), ROSTER_BYTES, "the whole roster is read");
-                self.with_roster(head, &read).map(|found| Phase::Ended(Ok(found)))
+                let places = head.header.format.roster_places();
+                let copies = if head.header.format == PoolFormat::Four {
+                    let len_bytes = head.header.format.roster_bytes();
+                    places
+                        .iter()
+                        .filter_map(|place| read.get(*place as usize..)?.get(..len_bytes))
+                        .collect::<Vec<_>>()
+                        .concat()
+                } else {
+                    read
+                };
+                assert_eq!(copies.len(), places.len() * head.header.format.roster_bytes(), "the whole roster is read");
+                self.with_roster(head, &copies).map(|found| Phase::Ended(Ok(found)))
             }
             Phase::Head { .. } | Phase::Ended(_) => return,
         };

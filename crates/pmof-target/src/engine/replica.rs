@@ -3,13 +3,13 @@
 use std::{collections::VecDeque, mem, ops::Range};
 
 use pmof_control::{
-    Enclosed, FailureDomain, Header, INTENT_MESSAGE_WORDS_MAX, INTENT_OFFSET, IntentLayout, OpenFor, PoolState,
-    ROSTER_OFFSET, Reply, Request, Roster, RosterError, RosterPart, STATE_OFFSET,
+    CopySteps, Enclosed, FailureDomain, Header, INTENT_MESSAGE_WORDS_MAX, IntentLayout, OpenFor, PoolFormat, PoolState,
+    Protection, Reply, Request, Roster, RosterError, RosterPart,
 };
 use pmof_terms::Durability;
 use uuid::Uuid;
 
-use super::{Machine, Output, Refusal, Rules, ShippedRules, Step};
+use super::{Machine, Output, Refusal, Rules, ShippedRules, Step, pages::Repair};
 
 const WORD_BYTES: usize = size_of::<u64>();
 
@@ -29,6 +29,8 @@ pub struct OpenReplica<R = ShippedRules> {
     roster_sequence: u64,
     /// Parts of a roster that is being set.
     roster_parts: Vec<u8>,
+    /// A page that is being repaired.
+    pub(super) repair: Repair,
     /// Its writer keeps the map of write intent.
     keeps_intent: bool,
     /// An epoch was begun since it was opened, so that it is for this opening to say that it ended in order.
@@ -53,7 +55,7 @@ impl<R: Rules> OpenReplica<R> {
     /// A replica that was made with this header and state, and is open for writing.
     pub fn made(header: Header, state: PoolState, rules: R) -> Self {
         let (roster, access) = (Roster::made(header.replica_count), OpenFor::Write);
-        let sequence = FIRST_SEQUENCE + 1;
+        let sequence = if header.format == PoolFormat::Four { FIRST_SEQUENCE } else { FIRST_SEQUENCE + 1 };
         let found = Found { header, state, sequence, access, roster, roster_sequence: 0 };
         Self { has_begun: true, ..Self::found(found, rules) }
     }
@@ -68,6 +70,7 @@ impl<R: Rules> OpenReplica<R> {
             roster,
             roster_sequence,
             roster_parts: Vec::new(),
+            repair: Repair::default(),
             keeps_intent: false,
             has_begun: false,
             named_epoch: None,
@@ -117,6 +120,11 @@ impl<R: Rules> OpenReplica<R> {
         Self { keeps_intent: false, has_begun: false, roster_parts: Vec::new(), ..self }
     }
 
+    /// Its writer keeps the map of write intent.
+    pub(super) fn keep_intent(&mut self) {
+        self.keeps_intent = true;
+    }
+
     /// Whether an epoch is of the writer that has it open now.
     pub fn is_epoch_of_writer(&self, epoch: Uuid) -> bool {
         self.rules.is_epoch_of_writer(self, epoch)
@@ -124,12 +132,18 @@ impl<R: Rules> OpenReplica<R> {
 
     /// Reads the map of write intent for [`told`](Self::told), which a reader is not told.
     pub fn map(&self) -> Option<Output> {
-        (self.access == OpenFor::Write).then(|| read_map(self.header.size_bytes))
+        (self.access == OpenFor::Write).then(|| read_map(&self.header))
     }
 
     /// What tells its initiator that it is open. `domain`: of the target. `map`: what was read of the [map](Self::map).
     pub fn told(&self, descriptor: Vec<u8>, domain: Option<FailureDomain>, map: Option<&[u8]>) -> Reply {
-        let enclosed = Enclosed { roster: Some(self.roster.clone()), domain: Some(domain), intent: map.map(bits_of) };
+        let digests = self.header.layout.digests();
+        let enclosed = Enclosed {
+            roster: Some(self.roster.clone()),
+            domain: Some(domain),
+            intent: map.map(bits_of),
+            protection: digests.map(|_| Protection { max_size_bytes: self.header.layout.max_size_bytes }),
+        };
         Reply::Opened {
             pool_uuid: self.header.pool_uuid,
             replica_uuid: self.header.replica_uuid,
@@ -252,12 +266,10 @@ impl<R: Rules> OpenReplica<R> {
     /// Replaces the roster in both slots. A crash leaves the old one or the new one; once it is answered for, one damaged slot takes nothing back.
     fn write_roster(&mut self, roster: Roster, tasks: &mut VecDeque<Task>) -> Result<(), Refusal> {
         self.check_writable()?;
-        let slots = roster.slots(self.roster_sequence + 1).map_err(Refusal::Roster)?;
-        // One that fails half way may have used both numbers.
-        self.roster_sequence += slots.len() as u64;
-        for (offset, slot) in slots {
-            tasks.extend(stored_durably(ROSTER_OFFSET + offset as u64, slot).map(Task::Perform));
-        }
+        let steps = roster.steps(self.header.format, self.roster_sequence + 1).map_err(Refusal::Roster)?;
+        // One that fails half way may have used all its numbers.
+        self.roster_sequence += state_numbers(self.header.format, &steps);
+        tasks.extend(written(steps).map(Task::Perform));
         tasks.push_back(Task::KeepRoster(roster));
         Ok(())
     }
@@ -267,7 +279,7 @@ impl<R: Rules> OpenReplica<R> {
     }
 
     fn map_is_read(&self) -> Task {
-        Task::Perform(read_map(self.header.size_bytes))
+        Task::Perform(read_map(&self.header))
     }
 
     fn change_intent(
@@ -284,30 +296,36 @@ impl<R: Rules> OpenReplica<R> {
     }
 }
 
-/// Reads the map of write intent of a replica with so many bytes of user data.
-pub(crate) fn read_map(size_bytes: u64) -> Output {
-    Output::Read { offset: INTENT_OFFSET, len_bytes: IntentLayout::new(size_bytes).word_count() * WORD_BYTES }
+/// Reads the map of write intent of a replica with this header.
+pub(crate) fn read_map(header: &Header) -> Output {
+    let len_bytes = IntentLayout::new(header.size_bytes).word_count() * WORD_BYTES;
+    Output::Read { offset: header.format.intent_offset(), len_bytes }
 }
 
 /// The bits of a map that was read.
 pub(crate) fn bits_of(map: &[u8]) -> Vec<u32> {
-    words_of(map).enumerate().map(|(index, word)| IntentLayout::decode(index, word)).collect()
+    words_in(map).enumerate().map(|(index, word)| IntentLayout::decode(index, word)).collect()
 }
 
-fn words_of(map: &[u8]) -> impl Iterator<Item = u64> {
+/// The words of 8 bytes that were read.
+pub(super) fn words_in(map: &[u8]) -> impl Iterator<Item = u64> {
     map.chunks_exact(WORD_BYTES).map(|bytes| bytes.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte)))
 }
 
-/// Makes bytes durable where they are put, and nothing else: a change of the epoch, which a writer waits for, does not wait for what the page cache has of the
-/// pool.
-pub(crate) fn stored_durably(offset: u64, bytes: Vec<u8>) -> [Output; 2] {
-    let range = offset..offset + bytes.len() as u64;
-    [Output::Store { offset, bytes }, Output::Sync(range)]
+/// The outputs that replace what is kept in several copies: a crash leaves it or what was there before; once it is answered for, one damaged copy takes nothing back. Only these bytes are made durable:
+/// a change of the epoch, which a writer waits for, does not wait for what the page cache has of the pool.
+pub(crate) fn written(steps: CopySteps) -> impl Iterator<Item = Output> {
+    steps.into_iter().flat_map(|step| {
+        let begin = step.iter().map(|(offset, _)| *offset).min().unwrap_or(0);
+        let end = step.iter().map(|(offset, bytes)| offset + bytes.len() as u64).max().unwrap_or(0);
+        let stores = step.into_iter().map(|(offset, bytes)| Output::Store { offset, bytes });
+        stores.chain([Output::Sync(begin..end)])
+    })
 }
 
-/// The outputs that put a state into its slots: a crash leaves it or the one before; once it is answered for, one damaged slot takes nothing back.
-pub(crate) fn state_written(slots: Vec<(usize, Vec<u8>)>) -> impl Iterator<Item = Output> {
-    slots.into_iter().flat_map(|(offset, slot)| stored_durably(STATE_OFFSET + offset as u64, slot))
+/// Sequence numbers that these steps take: each copy of a former format has its own.
+pub(super) fn state_numbers(format: PoolFormat, steps: &CopySteps) -> u64 {
+    if format == PoolFormat::Four { 1 } else { steps.len() as u64 }
 }
 
 /// How bits of the map of write intent are changed.
@@ -323,17 +341,17 @@ pub(crate) enum Change {
 
 impl Change {
     /// The outputs that change words from the index `first` on, each by one atomic store.
-    pub(crate) fn outputs(self, map: &[u8], first: u16, bits: &[u32]) -> Vec<Output> {
+    pub(crate) fn outputs(self, format: PoolFormat, map: &[u8], first: u16, bits: &[u32]) -> Vec<Output> {
         let mut outputs = Vec::new();
         let mut changed: Option<Range<u64>> = None;
-        for ((index, old), bits) in words_of(map).enumerate().skip(first.into()).zip(bits) {
+        for ((index, old), bits) in words_in(map).enumerate().skip(first.into()).zip(bits) {
             let word = match self {
                 Self::Raise => IntentLayout::encode(index, IntentLayout::decode(index, old) | bits),
                 Self::Clear => IntentLayout::encode(index, *bits),
                 Self::Wipe => 0,
             };
             if word != old {
-                let offset = INTENT_OFFSET + (index * WORD_BYTES) as u64;
+                let offset = format.intent_offset() + (index * WORD_BYTES) as u64;
                 outputs.push(Output::StoreWord { offset, word });
                 changed = Some(changed.map_or(offset, |range| range.start)..offset + WORD_BYTES as u64);
             }
@@ -396,10 +414,11 @@ impl<R: Rules> Machine for Serving<'_, R> {
                 }
                 Task::WriteState(state) => {
                     let replica = &mut *self.replica;
-                    let slots = replica.rules.slots(&state, replica.sequence + 1);
-                    // One that fails half way may have used all numbers.
-                    replica.sequence += slots.len() as u64;
-                    self.perform_first(state_written(slots), Some(Task::KeepState(state)));
+                    let format = replica.header.format;
+                    let steps = replica.rules.state_steps(&state, format, replica.sequence + 1);
+                    // One that fails half way may have used all its numbers.
+                    replica.sequence += state_numbers(format, &steps);
+                    self.perform_first(written(steps), Some(Task::KeepState(state)));
                 }
                 Task::KeepState(state) => self.replica.state = state,
                 Task::KeepRoster(roster) => self.replica.roster = roster,
@@ -419,7 +438,7 @@ impl<R: Rules> Machine for Serving<'_, R> {
         match self.tasks.pop_front() {
             Some(Task::ChangeIntent(first, bits, change)) => {
                 assert_eq!(read.len(), self.replica.word_count() * WORD_BYTES, "the whole map is read");
-                self.perform_first(change.outputs(&read, first, &bits), None);
+                self.perform_first(change.outputs(self.replica.header.format, &read, first, &bits), None);
             }
             Some(Task::AnswerIntent(first)) => {
                 let words = bits_of(&read).into_iter().skip(first.into()).take(INTENT_MESSAGE_WORDS_MAX).collect();

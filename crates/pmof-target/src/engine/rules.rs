@@ -1,6 +1,6 @@
 //! The rules of a target, each in a method of its own, so that the simulation can break one and show that it is needed.
 
-use pmof_control::{Header, HeaderError, PoolState};
+use pmof_control::{CopySteps, Header, HeaderError, PoolFormat, PoolState};
 use uuid::Uuid;
 
 use super::OpenReplica;
@@ -15,14 +15,14 @@ pub trait Rules: Copy {
         Header::decode(head)
     }
 
-    /// The slots that hold a state, in the order in which they are written, and where they lie on the state page.
-    fn slots(&self, state: &PoolState, sequence: u64) -> Vec<(usize, Vec<u8>)> {
-        state.slots(sequence).into_iter().map(|(offset, slot)| (offset, slot.to_vec())).collect()
+    /// How the copies of a state in a file of this format are replaced by another one.
+    fn state_steps(&self, state: &PoolState, format: PoolFormat, sequence: u64) -> CopySteps {
+        state.steps(format, sequence)
     }
 
-    /// Whether a state page holds its state in so many copies that one may be damaged.
-    fn is_kept(&self, page: &[u8]) -> bool {
-        PoolState::is_in_both_slots(page)
+    /// Whether a file holds its state in so many copies that one may be damaged.
+    fn is_kept(&self, format: PoolFormat, copies: &[u8]) -> bool {
+        PoolState::is_in_all_copies(format, copies)
     }
 
     /// Whether an epoch is of the writer that has the replica open now. The epoch that this writer found is that of the one before, who knows it too.

@@ -3,7 +3,7 @@
 use std::{iter, time::Duration};
 
 use pmof_control::{
-    Claim, DATA_OFFSET, Epoch, Header, OpenFor, PoolFormat, PoolState, ROSTER_BYTES, ROSTER_OFFSET, Reply, Request,
+    Claim, Epoch, FileLayout, Header, OpenFor, PoolFormat, PoolState, ROSTER_BYTES, ROSTER_OFFSET, Reply, Request,
     Roster, RosterPart, STATE_OFFSET,
 };
 use pmof_terms::Durability;
@@ -24,8 +24,15 @@ struct Image {
 impl Image {
     /// A pool that was made and not closed.
     fn made() -> (Self, OpenReplica) {
+        Self::made_as(PoolFormat::Three)
+    }
+
+    fn made_as(format: PoolFormat) -> (Self, OpenReplica) {
+        let is_four = format == PoolFormat::Four;
+        let layout = if is_four { FileLayout::with_digests(SIZE_BYTES).unwrap() } else { FileLayout::default() };
         let header = Header {
-            format: PoolFormat::Three,
+            format,
+            layout,
             compatible_features: 0,
             pool_uuid: Uuid::from_u128(1),
             replica_uuid: Uuid::from_u128(2),
@@ -36,10 +43,9 @@ impl Image {
             user_flags: [0; 16],
         };
         let state = PoolState::new(Uuid::from_u128(3), 3);
-        let mut image = Self { bytes: vec![0; DATA_OFFSET as usize], ..Self::default() };
-        image.bytes[..header.encode().len()].copy_from_slice(&header.encode());
-        let slots = ShippedRules.slots(&state, FIRST_SEQUENCE);
-        state_written(slots).for_each(|output| _ = image.perform(output));
+        let mut image = Self { bytes: vec![0; header.data_offset() as usize], ..Self::default() };
+        let steps = ShippedRules.state_steps(&state, format, FIRST_SEQUENCE);
+        written(header.steps()).chain(written(steps)).for_each(|output| _ = image.perform(output));
         (image, OpenReplica::made(header, state, ShippedRules))
     }
 
@@ -66,6 +72,7 @@ impl Driver<Output, Vec<u8>> for Image {
         let mut put = |offset: u64, bytes: &[u8]| self.bytes[offset as usize..][..bytes.len()].copy_from_slice(bytes);
         match output {
             Output::Read { offset, len_bytes } => return Ok(self.bytes[offset as usize..][..len_bytes].to_vec()),
+            Output::ReadBegin(len_bytes) => return Ok(self.bytes[..len_bytes.min(self.bytes.len())].to_vec()),
             Output::Store { offset, bytes } => put(offset, &bytes),
             Output::StoreWord { offset, word } => put(offset, &word.to_le_bytes()),
             _ => {}
@@ -97,7 +104,13 @@ fn requests() -> Vec<Request> {
 /// After each request, and after each output of it that failed.
 #[test]
 fn what_fails_is_not_answered_for_and_takes_nothing_back() {
-    let (mut image, mut replica) = Image::made();
+    for format in [PoolFormat::Three, PoolFormat::Four] {
+        each_output_fails(format);
+    }
+}
+
+fn each_output_fails(format: PoolFormat) {
+    let (mut image, mut replica) = Image::made_as(format);
     let mut failed = 0;
     for request in requests() {
         for fails_at in 0.. {
@@ -160,7 +173,7 @@ fn a_writer_puts_a_roster_into_both_slots_and_a_reader_writes_nothing() {
     assert!(is_stored(&image));
     let slots = &image.bytes[ROSTER_OFFSET as usize..][..ROSTER_BYTES];
     let kept = Roster::read_kept(3, slots).unwrap();
-    assert!(kept.is_in_both_slots && kept.roster == roster() && kept.sequence > 1, "{kept:?}");
+    assert!(kept.is_in_all_copies && kept.roster == roster() && kept.sequence > 1, "{kept:?}");
 }
 
 #[test]

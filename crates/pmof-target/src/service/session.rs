@@ -366,7 +366,8 @@ impl Session {
             | Request::ClearIntent { .. }
             | Request::Intent { .. }
             | Request::Roster { .. }
-            | Request::SetRoster { .. } => self.on_pool(|pool| requests::about_state(pools, pool, request)),
+            | Request::SetRoster { .. }
+            | Request::Pages(_) => self.on_pool(|pool| requests::about_state(pools, pool, request)),
             Request::Remove { .. }
             | Request::Discard { .. }
             | Request::Info { .. }
@@ -501,9 +502,15 @@ impl Session {
     /// Lets the initiator use a pool.
     pub(super) fn grant(&mut self, stores: &Stores, pool: OpenPool) -> Result<Reply, Refused> {
         let access = rights(pool.access());
+        if pool.access() == OpenFor::Write
+            && pool.header().layout.digests().is_some()
+            && !InitiatorProcess::raises_pages(self.connection.private_data())
+        {
+            return Err(StoreError::DigestsNotMinded { name: pool.name().clone() }.into());
+        }
         let region = self.peer.register_for(
             &self.connection,
-            pool.medium(),
+            pool.served_medium(),
             pool.data_offset(),
             pool.data_len_bytes(),
             access,

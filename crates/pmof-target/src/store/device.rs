@@ -16,17 +16,20 @@ use std::{
     sync::Arc,
 };
 
-use pmof_control::{HEADER_BYTES, Header, HeaderError, MeantReplica, NewPool, OpenFor, PoolInfo, PoolName, PoolState};
+use pmof_control::{
+    HEAD_4_BYTES, HEADER_BYTES, Header, HeaderError, MeantReplica, NewPool, OpenFor, PAGE_BYTES, PoolFormat, PoolInfo,
+    PoolName, PoolState, Protection,
+};
 use pmof_mem::{Declaration, Durability, HandOut, Medium, MemError, Memory};
 
 use super::{
     OpenPool, PoolStore, StoreError, Unpublished, Writer, check_level, check_replica,
     former::stays_mapped,
     no_file, root,
-    state::{new_header, write_state},
+    state::{new_header, write_new},
 };
 use crate::{
-    engine::{FIRST_SEQUENCE, OpenReplica, ShippedRules},
+    engine::{OpenReplica, ShippedRules},
     holder::{holder_of_file, processes_that_map},
 };
 
@@ -64,12 +67,13 @@ pub(super) enum Holds {
 }
 
 impl Holds {
-    /// What a device with this first page holds.
-    pub(super) fn of(head: &[u8]) -> Self {
+    /// What a device holds that begins with these bytes.
+    pub(super) fn of(begin: &[u8]) -> Self {
+        let head = &begin[..begin.len().min(HEADER_BYTES)];
         if head.starts_with(&MAKING_WORD.to_le_bytes()) || head.iter().all(|byte| *byte == 0) {
             return Self::Nothing;
         }
-        Header::decode(head).map_or_else(Self::Unusable, Self::Pool)
+        Header::of_file(begin).map_or_else(Self::Unusable, |(header, _)| Self::Pool(header))
     }
 }
 
@@ -130,12 +134,10 @@ impl Device {
     }
 
     fn holds(&self, memory: &Memory) -> Result<Holds, StoreError> {
-        let mut head = [0; HEADER_BYTES];
         let len_bytes = memory.len_bytes();
-        let too_small = || StoreError::NoSpace { name: self.name.clone(), size_bytes: 1, root: self.path.clone() };
-        let head = head.get_mut(..len_bytes.min(HEADER_BYTES as u64) as usize).ok_or_else(too_small)?;
-        memory.read(0, head).map_err(|error| self.failed(error))?;
-        match Holds::of(head) {
+        let mut begin = vec![0; len_bytes.min(HEAD_4_BYTES) as usize];
+        memory.read(0, &mut begin).map_err(|error| self.failed(error))?;
+        match Holds::of(&begin) {
             Holds::Pool(header) => {
                 let expected_bytes = header.file_len_bytes().unwrap_or(u64::MAX);
                 if expected_bytes > len_bytes {
@@ -194,7 +196,7 @@ impl PoolStore {
 
     /// Makes a pool of zeroes on its device. It counts as none before it is published.
     pub(super) fn create_on(&self, device: &Device, new: &NewPool) -> Result<OpenPool, StoreError> {
-        let needed_bytes = self.check_new(&device.name, new)?;
+        self.check_new(&device.name, new)?;
         let memory = {
             let mut writers = self.writers();
             if let Some(writer) = writers.get(&device.name) {
@@ -210,12 +212,15 @@ impl PoolStore {
             memory
         };
         device.check_not_mapped(&memory)?;
-        if memory.len_bytes() < needed_bytes {
+        let no_space = || {
             let (name, root) = (device.name.clone(), device.path.clone());
-            return Err(StoreError::NoSpace { name, size_bytes: new.size_bytes, root });
-        }
+            StoreError::NoSpace { name, size_bytes: new.size_bytes, root }
+        };
+        let header = header_on_device(new, memory.len_bytes()).ok_or_else(no_space)?;
+        let needed_bytes =
+            header.file_len_bytes().filter(|needed| *needed <= memory.len_bytes()).ok_or_else(no_space)?;
         check_level(&device.name, &memory, new.require)?;
-        let (header, state) = (new_header(new), PoolState::new(new.epoch, new.replica_count));
+        let state = PoolState::new(new.epoch, new.replica_count);
         let unfinished = UnfinishedDevice::begin(&memory, &header, &state, needed_bytes);
         let unpublished = Some(Unpublished::Device(unfinished.map_err(|error| device.failed(error))?));
         let replica = OpenReplica::made(header, state, ShippedRules);
@@ -349,10 +354,31 @@ pub(super) fn make(medium: &dyn Medium, header: &Header, state: &PoolState, len_
         medium.write_back(at, part)?;
         at += part;
     }
-    medium.store(size_of::<u64>() as u64, &header.encode()[size_of::<u64>()..])?;
-    medium.write_back(0, HEADER_BYTES as u64)?;
-    write_state(medium, state, FIRST_SEQUENCE)?;
+    for (place, bytes) in header.steps().into_iter().flatten() {
+        // Without the first word it is no pool.
+        let skipped = if place == 0 { size_of::<u64>() } else { 0 };
+        medium.store(place + skipped as u64, &bytes[skipped..])?;
+        medium.write_back(place, bytes.len() as u64)?;
+    }
+    write_new(medium, header, state)?;
     medium.fence()
+}
+
+/// The header of a new pool on a device of so many bytes, which it can grow to. `None`: it does not fit.
+fn header_on_device(new: &NewPool, len_bytes: u64) -> Option<Header> {
+    if new.protection.is_none() {
+        return new_header(new);
+    }
+    let with_max = |max_size_bytes| new_header(&NewPool { protection: Some(Protection { max_size_bytes }), ..*new });
+    let mut max_size_bytes = len_bytes / PAGE_BYTES * PAGE_BYTES;
+    loop {
+        let header = with_max(max_size_bytes.max(new.size_bytes))?;
+        let excess = (header.layout.data_offset + header.layout.max_size_bytes).saturating_sub(len_bytes);
+        if excess == 0 {
+            return Some(header);
+        }
+        max_size_bytes = max_size_bytes.checked_sub(excess.next_multiple_of(PAGE_BYTES))?;
+    }
 }
 
 /// Makes what was made a pool, durably.
@@ -365,6 +391,16 @@ pub(super) fn wipe(medium: &dyn Medium) -> Result<(), MemError> {
     set_first_word(medium, MAKING_WORD)?;
     medium.store(size_of::<u64>() as u64, &[0; HEADER_BYTES - size_of::<u64>()])?;
     medium.write_back(0, HEADER_BYTES as u64)?;
+    for place in &PoolFormat::Four.header_places()[1..] {
+        let mut block = [0; HEADER_BYTES];
+        if place + HEADER_BYTES as u64 <= medium.len_bytes() {
+            medium.read(*place, &mut block)?;
+        }
+        if Header::decode(&block).is_ok_and(|header| header.format == PoolFormat::Four) {
+            medium.store(*place, &[0; HEADER_BYTES])?;
+            medium.write_back(*place, HEADER_BYTES as u64)?;
+        }
+    }
     medium.fence()?;
     set_first_word(medium, 0)
 }

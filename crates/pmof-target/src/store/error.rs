@@ -126,6 +126,38 @@ pub enum StoreError {
         /// Its name.
         name: PoolName,
     },
+    /// The file has format 3, and something was asked about digests of its pages.
+    #[error("pool {name} keeps no digests of its pages: its format is older than 4")]
+    NoDigests {
+        /// Its name.
+        name: PoolName,
+    },
+    /// The pool has fewer pages.
+    #[error("pool {name} has no page {page}: it has {count}")]
+    NoSuchPage {
+        /// Its name.
+        name: PoolName,
+        /// The page that was asked for.
+        page: u64,
+        /// How many there are.
+        count: u64,
+    },
+    /// The bytes that were sent for a damaged page are not those that it had.
+    #[error("page {page} of pool {name} was left as it is: what came to repair it does not have the page's digest")]
+    NotItsDigest {
+        /// Its name.
+        name: PoolName,
+        /// The page.
+        page: u64,
+    },
+    /// An initiator that does not unprotect pages before it writes to them asked to write a pool that keeps digests.
+    #[error(
+        "pool {name} keeps digests of its pages, and the program that asked to write it is too old for that: upgrade that program"
+    )]
+    DigestsNotMinded {
+        /// Its name.
+        name: PoolName,
+    },
     /// Somebody confirms an epoch that was not announced last.
     #[error("pool {name} cannot confirm epoch {epoch}: it is at {found}")]
     NotTheEpoch {
@@ -287,6 +319,10 @@ impl StoreError {
             Self::OtherReplica { .. } => 25,
             Self::Detached { .. } => 26,
             Self::OpenedSince { .. } => 28,
+            Self::NoDigests { .. } => 29,
+            Self::NoSuchPage { .. } => 30,
+            Self::NotItsDigest { .. } => 31,
+            Self::DigestsNotMinded { .. } => 32,
         }
     }
 }

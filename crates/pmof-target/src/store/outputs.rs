@@ -109,8 +109,12 @@ impl OpenPool {
         holder: String,
     ) -> Result<Reply, StoreError> {
         let Self { name, replica, memory, unpublished } = self;
+        let mut driver = OnPool { store, name, memory, unpublished, holder };
+        if let Request::Pages(request) = request {
+            return run_on(name, replica.serve_pages(request), &mut driver);
+        }
         let serving = replica.serve(request, strongest(memory.as_ref()));
-        run_on(name, serving, &mut OnPool { store, name, memory, unpublished, holder })
+        run_on(name, serving, &mut driver)
     }
 }
 
@@ -151,6 +155,9 @@ impl StoreError {
             Refusal::Roster(source) => Self::Roster { name, source },
             Refusal::Header(source) => Self::Header { name, source },
             Refusal::OldFormat(found) => Self::OldFormat { name, found },
+            Refusal::NoDigests => Self::NoDigests { name },
+            Refusal::NoSuchPage { page, count } => Self::NoSuchPage { name, page, count },
+            Refusal::NotItsDigest { page } => Self::NotItsDigest { name, page },
         }
     }
 }

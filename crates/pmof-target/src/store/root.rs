@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use pmof_control::{DATA_OFFSET, HEADER_BYTES, Header, HeaderError, PoolName, without_magic};
+use pmof_control::{DATA_OFFSET, HEAD_4_BYTES, HEADER_BYTES, Header, HeaderError, PoolFormat, PoolName, without_magic};
 use rustix::{
     fs::{Access, AtFlags, Dir, FileType, FlockOperation, Mode, OFlags, RenameFlags, Stat, StatVfs},
     io::Errno,
@@ -58,8 +58,15 @@ impl Entry {
     /// The header that the file begins with, or what it is without one.
     pub(super) fn header(&self) -> io::Result<Result<Header, HeaderError>> {
         Ok(match Header::decode(&self.begin(HEADER_BYTES)?) {
-            Err(HeaderError::NotAPool) => Err(without_magic(&self.begin(DATA_OFFSET as usize)?)),
-            header => header,
+            Ok(header) if header.format != PoolFormat::Four => Ok(header),
+            Err(error @ (HeaderError::NewerVersion { .. } | HeaderError::UnknownFeature { .. })) => Err(error),
+            _ => {
+                let begin = self.begin(HEAD_4_BYTES as usize)?;
+                match Header::of_file(&begin) {
+                    Err(HeaderError::NotAPool) => Err(without_magic(&begin[..begin.len().min(DATA_OFFSET as usize)])),
+                    header => header.map(|(header, _)| header),
+                }
+            }
         })
     }
 

@@ -2,11 +2,17 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use pmof_control::{Header, NewPool, PoolFormat, PoolState};
+use pmof_control::{
+    CopySteps, DIGEST_WORD_BYTES, FileLayout, Header, NewPool, PageDigest, PageDigests, PoolFormat, PoolState,
+    page_count,
+};
 use pmof_mem::{Medium, MemError};
 use uuid::Uuid;
 
-use crate::engine::{Output, state_written};
+use crate::engine::{FIRST_SEQUENCE, Output, written};
+
+/// Words of the digest area that are written at once.
+const WORDS_AT_ONCE: u64 = 16 << 10;
 
 /// Performs those of the outputs that are of any medium.
 pub(super) fn perform(medium: &dyn Medium, output: &Output) -> Result<Vec<u8>, MemError> {
@@ -14,6 +20,11 @@ pub(super) fn perform(medium: &dyn Medium, output: &Output) -> Result<Vec<u8>, M
         Output::Read { offset, len_bytes } => {
             let mut bytes = vec![0; *len_bytes];
             medium.read(*offset, &mut bytes)?;
+            return Ok(bytes);
+        }
+        Output::ReadBegin(len_bytes) => {
+            let mut bytes = vec![0; (*len_bytes as u64).min(medium.len_bytes()) as usize];
+            medium.read(0, &mut bytes)?;
             return Ok(bytes);
         }
         Output::Store { offset, bytes } => medium.store(*offset, bytes)?,
@@ -33,15 +44,50 @@ pub(super) fn perform(medium: &dyn Medium, output: &Output) -> Result<Vec<u8>, M
     Ok(Vec::new())
 }
 
-/// Puts a state into both slots, one after the other, as durably as the medium can. `sequence`: of the first slot.
-pub(super) fn write_state(medium: &dyn Medium, state: &PoolState, sequence: u64) -> Result<(), MemError> {
-    let slots = state.slots(sequence).into_iter().map(|(offset, slot)| (offset, slot.to_vec())).collect();
-    state_written(slots).try_for_each(|output| perform(medium, &output).map(drop))
+/// Writes a structure into all of its copies, as durably as the medium can.
+pub(super) fn write_copies(medium: &dyn Medium, steps: CopySteps) -> Result<(), MemError> {
+    written(steps).try_for_each(|output| perform(medium, &output).map(drop))
 }
 
-pub(super) fn new_header(new: &NewPool) -> Header {
-    Header {
-        format: PoolFormat::Three,
+/// Writes what a new file begins with, beside its zeros, as durably as the medium can: of a pool that keeps digests those of pages of zeros. The header comes last.
+pub(super) fn write_head(medium: &dyn Medium, header: &Header, state: &PoolState) -> Result<(), MemError> {
+    write_new(medium, header, state)?;
+    write_copies(medium, header.steps())?;
+    medium.fence()
+}
+
+/// The same without the header.
+pub(super) fn write_new(medium: &dyn Medium, header: &Header, state: &PoolState) -> Result<(), MemError> {
+    protect_zeros(medium, header, 0)?;
+    write_copies(medium, state.steps(header.format, FIRST_SEQUENCE))
+}
+
+/// Writes the words of pages of zeros, from this page on. They are durable with the next fence.
+pub(super) fn protect_zeros(medium: &dyn Medium, header: &Header, from_page: u64) -> Result<(), MemError> {
+    let Some(area) = header.layout.digests() else { return Ok(()) };
+    let (digests, end) = (PageDigests::new(header.pool_uuid), page_count(header.size_bytes));
+    let mut page = from_page;
+    while page < end {
+        let pages = page..end.min(page + WORDS_AT_ONCE);
+        let offset = area.start + page * DIGEST_WORD_BYTES;
+        let words: Vec<u8> =
+            pages.clone().flat_map(|page| digests.protected(page, PageDigest::ZEROS).to_le_bytes()).collect();
+        medium.store(offset, &words)?;
+        medium.write_back(offset, words.len() as u64)?;
+        page = pages.end;
+    }
+    Ok(())
+}
+
+/// The header of a new replica, with digests of its pages where the pool's maker asked for them. `None`: it would be longer than a file can be.
+pub(super) fn new_header(new: &NewPool) -> Option<Header> {
+    let (format, layout) = match new.protection {
+        Some(protected) => (PoolFormat::Four, FileLayout::with_digests(protected.max_size_bytes)?),
+        None => (PoolFormat::Three, FileLayout::default()),
+    };
+    Some(Header {
+        format,
+        layout,
         compatible_features: 0,
         pool_uuid: new.pool_uuid,
         replica_uuid: Uuid::new_v4(),
@@ -51,5 +97,5 @@ pub(super) fn new_header(new: &NewPool) -> Header {
         replica_count: new.replica_count,
         replica_index: new.replica_index,
         user_flags: new.user_flags,
-    }
+    })
 }

@@ -10,8 +10,8 @@ use std::{
 };
 
 use pmof_control::{
-    DATA_OFFSET, Epoch, PoolFormat, ROSTER_BYTES, ROSTER_OFFSET, Reply, Request, RosterPart, STATE_BYTES, STATE_OFFSET,
-    without_magic,
+    DATA_OFFSET, Epoch, HEADER_BYTES, PoolFormat, Protection, ROSTER_BYTES, ROSTER_OFFSET, Reply, Request, RosterPart,
+    STATE_BYTES, STATE_OFFSET, without_magic,
 };
 use pmof_mem::{Declaration, Evidence, Mechanism, MediumKind, causes};
 use rustix::fs::{FlockOperation, flock};
@@ -23,6 +23,7 @@ mod devices;
 mod handover;
 mod intent;
 mod naming;
+mod pages;
 mod processes;
 mod rosters;
 mod states;
@@ -42,6 +43,7 @@ fn new_pool(size_bytes: u64) -> NewPool {
         replica_count: 3,
         require: Durability::ProcessCrash,
         user_flags: *b"sixteen bytes of",
+        protection: None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! The optional fields at the end of a body, and what version 4 cannot say.
 
 use super::*;
+use crate::Protection;
 
 const REQUIRED: u16 = 0x8000;
 
@@ -175,11 +176,14 @@ fn an_opened_pool_encloses_what_would_be_asked_for() {
         roster: Some(roster.clone()),
         domain: Some(Some(sample_domain(kernel))),
         intent: Some(vec![0, 0x0403_0201, 5]),
+        protection: Some(Protection { max_size_bytes: 5 << 40 }),
     };
     let bytes = opened(short_state(), MAP_BYTES, whole.clone()).encode(newest(1)).expect("fits");
     let domain = [&b"\x01\x01\x01"[..], &[9; 16], b"\x06\0rack 7"].concat();
     let intent = b"\x01\0\x02\0\x01\x02\x03\x04\x05\0\0\0";
-    let fields = [field(1, &roster.encode().unwrap()), field(2, &domain), field(3, intent)].concat();
+    let protection = (5_u64 << 40).to_le_bytes();
+    let fields =
+        [field(1, &roster.encode().unwrap()), field(2, &domain), field(3, intent), field(4, &protection)].concat();
     assert!(bytes[..bytes.len() - 4].ends_with(&fields), "{bytes:?}");
     assert_eq!(enclosed_in(&bytes), whole);
     for part in [
@@ -196,7 +200,8 @@ fn an_opened_pool_encloses_what_would_be_asked_for() {
 
 #[test]
 fn version_4_encloses_nothing() {
-    let enclosed = Enclosed { roster: Some(Roster::made(2)), domain: Some(None), intent: Some(vec![1; 3]) };
+    let enclosed =
+        Enclosed { roster: Some(Roster::made(2)), domain: Some(None), intent: Some(vec![1; 3]), protection: None };
     let bytes = opened(short_state(), MAP_BYTES, enclosed).encode(four(1)).expect("fits");
     assert_eq!(bytes, opened(short_state(), MAP_BYTES, Enclosed::default()).encode(four(1)).expect("fits"));
     assert_eq!(enclosed_in(&bytes), Enclosed::default());
@@ -223,7 +228,12 @@ fn what_an_opened_pool_has_no_room_for_is_left_out() {
         (long_state(), long, few.clone(), [false, true]),
         (long_state(), Roster::made(3), few, [true, true]),
     ] {
-        let whole = Enclosed { roster: Some(roster), domain: Some(Some(sample_domain(None))), intent: Some(intent) };
+        let whole = Enclosed {
+            roster: Some(roster),
+            domain: Some(Some(sample_domain(None))),
+            intent: Some(intent),
+            protection: Some(Protection { max_size_bytes: map_bytes }),
+        };
         let mut reply = opened(state, map_bytes, whole.clone());
         if let Reply::Opened { descriptor, .. } = &mut reply {
             descriptor.resize(MAX_DESCRIPTOR_BYTES, 7);
@@ -232,6 +242,7 @@ fn what_an_opened_pool_has_no_room_for_is_left_out() {
             roster: whole.roster.filter(|_| fits[0]),
             domain: whole.domain,
             intent: whole.intent.filter(|_| fits[1]),
+            protection: whole.protection,
         };
         assert_eq!(enclosed_in(&reply.encode(newest(1)).expect("fits")), expected);
     }

@@ -41,6 +41,7 @@ pub(super) fn sample_info() -> PoolInfo {
         name: name("orders"),
         header: Header {
             format: PoolFormat::Three,
+            layout: crate::FileLayout::default(),
             compatible_features: 1,
             pool_uuid: Uuid::from_u128(2),
             replica_uuid: Uuid::from_u128(3),
@@ -74,6 +75,7 @@ pub(super) fn requests() -> Vec<Request> {
                 replica_count: 2,
                 require: Durability::PowerFailure,
                 user_flags: *b"PMOFCP\0\x01\x09\0\0\0\0\0\0\0",
+                protection: None,
             },
             publish_on_close: true,
         },
@@ -260,5 +262,32 @@ pub(super) fn replies() -> Vec<Reply> {
         Reply::Domain(Some(sample_domain(None))),
         Reply::Domain(Some(sample_domain(Some([6; 16])))),
         Reply::Refused { code: 513, text: "no".to_owned() },
+    ]
+}
+
+/// Requests that version 4 does not know.
+pub(super) fn newer_requests() -> Vec<Request> {
+    vec![
+        Request::Pages(PagesRequest::Raise { pages: vec![7..8, 9..300], is_forced: true }),
+        Request::Pages(PagesRequest::Raise { pages: vec![0..1; PAGE_RANGES_MAX], is_forced: false }),
+        Request::Pages(PagesRequest::Digest { pages: vec![4..5, 6..7] }),
+        Request::Pages(PagesRequest::Protect { pages: vec![7..8, 9..10], words: vec![1 << 63, 5] }),
+        Request::Pages(PagesRequest::Unprotected { from: 1 << 33 }),
+        Request::Pages(PagesRequest::Verify { pages: 5..5 + VERIFIED_PAGES_MAX }),
+        Request::Pages(PagesRequest::Repair { page: 6, word: 1 << 63, offset: 2048, bytes: vec![9; REPAIRED_BYTES] }),
+        Request::Pages(PagesRequest::Repair { page: 6, word: 7, offset: 0, bytes: vec![1, 2] }),
+    ]
+}
+
+/// Replies that version 4 does not know.
+pub(super) fn newer_replies() -> Vec<Reply> {
+    vec![
+        Reply::Pages(PagesReply::Raised { damaged: vec![3..4, 9..12] }),
+        Reply::Pages(PagesReply::Digests { words: vec![1 << 63, 7] }),
+        Reply::Pages(PagesReply::Protected { others: vec![] }),
+        Reply::Pages(PagesReply::Unprotected { pages: vec![0..1; PAGE_RANGES_MAX], end: 1 << 40 }),
+        Reply::Pages(PagesReply::Unprotected { pages: vec![7..9, 0..1], end: 10 }),
+        Reply::Pages(PagesReply::Verified { damaged: vec![0..1, 1 << 40..(1 << 40) + 2], end: 8192 }),
+        Reply::Pages(PagesReply::Repaired),
     ]
 }

@@ -168,6 +168,7 @@ impl<'p> Changes for Changer<'p> {
             replica_count,
             require: facts.durability,
             user_flags: facts.user_flags,
+            protection: None,
         };
         Request::Create { name: url.name.clone(), new, publish_on_close: false }
     }

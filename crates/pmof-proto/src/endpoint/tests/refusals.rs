@@ -303,7 +303,7 @@ fn a_corrupt_payload_is_refused_with_its_operation() {
 #[test]
 fn every_refusal_and_flush_outcome_survives_the_wire() {
     let known: Vec<Refusal> = (0..=255).filter_map(Refusal::from_wire).collect();
-    assert_eq!(known.len(), 19);
+    assert_eq!(known.len(), 21);
     assert!(known.iter().enumerate().all(|(index, refusal)| *refusal as usize == index + 1));
     assert!(known.iter().all(|refusal| !refusal.to_string().is_empty()));
     let valid = (0..1_u32 << 26).step_by(1).filter(|number| number & 0xF8_F8_F8 == 0);

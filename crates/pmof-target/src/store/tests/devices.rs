@@ -225,7 +225,7 @@ fn new_state() -> PoolState {
 
 #[test]
 fn a_crash_leaves_a_whole_pool_or_a_free_device() {
-    let header = new_header(&new_pool(2 * HEADER_BYTES as u64));
+    let header = new_header(&new_pool(2 * HEADER_BYTES as u64)).expect("it fits");
     let whole = Holds::Pool(header.clone());
     let len_bytes = DATA_OFFSET + 2 * HEADER_BYTES as u64;
     // What an earlier pool left behind its header.
@@ -256,7 +256,7 @@ fn a_crash_leaves_a_whole_pool_or_a_free_device() {
 /// Whatever the device held, and however much: a new pool shows none of it.
 #[test]
 fn a_new_pool_is_zeroed_to_its_end_and_no_further() {
-    let header = new_header(&new_pool(2 * HEADER_BYTES as u64));
+    let header = new_header(&new_pool(2 * HEADER_BYTES as u64)).expect("it fits");
     let len_bytes = (2 << 20) + 3 * HEADER_BYTES as u64;
     let medium = Memory::anonymous(len_bytes + 1).expect("memory");
     medium.store(0, &vec![7; len_bytes as usize + 1]).expect("a store");

@@ -25,7 +25,7 @@ fn maps_left(
         image[at..at + 8].copy_from_slice(&IntentLayout::encode(index, bits).to_le_bytes());
     }
     let recorded = ShadowMedium::from_image(image.clone(), MediumKind::DevDax).expect("a medium");
-    let outputs = change.outputs(&map(&recorded), 0, &new);
+    let outputs = change.outputs(PoolFormat::Three, &map(&recorded), 0, &new);
     for output in &outputs {
         perform(&recorded, output).expect("changed");
     }
@@ -53,7 +53,7 @@ fn maps_left(
 }
 
 fn map(medium: &dyn Medium) -> Vec<u8> {
-    perform(medium, &read_map(SIZE_BYTES)).expect("a map")
+    perform(medium, &read_map(&new_header(&new_pool(SIZE_BYTES)).expect("it fits"))).expect("a map")
 }
 
 fn has_all(map: &[u32], bits: [u32; 3]) -> bool {

@@ -1,10 +1,9 @@
 //! The roster of a pool: it is kept, and it is set as a whole.
 
-use pmof_control::{ROSTER_PART_BYTES, Role, RosterMember};
+use pmof_control::{HEAD_4_BYTES, ROSTER_PART_BYTES, Role, RosterMember};
 use pmof_mem::{ShadowMedium, shadow::Event};
 
-use super::{state::perform, *};
-use crate::engine::stored_durably;
+use super::{state::write_copies, *};
 
 fn member(index: u16) -> RosterMember {
     let url = format!("tcp://host-{index}:7204/{}", "orders".repeat(15));
@@ -63,17 +62,13 @@ fn a_long_roster_is_set_by_its_last_part_only() {
 }
 
 /// The rosters that crashes may leave of a change, `keep` of whose events take place; and whether all that was left at its end is new.
-fn rosters_left(keep: impl Fn(&Event) -> bool) -> (Vec<Result<Roster, HeaderError>>, bool) {
-    let mut image = vec![0; DATA_OFFSET as usize];
-    for (offset, slot) in roster(2).slots(6).expect("it fits") {
-        image[ROSTER_OFFSET as usize + offset..][..slot.len()].copy_from_slice(&slot);
+fn rosters_left(format: PoolFormat, keep: impl Fn(&Event) -> bool) -> (Vec<Result<Roster, HeaderError>>, bool) {
+    let mut image = vec![0; HEAD_4_BYTES as usize];
+    for (offset, copy) in roster(2).steps(format, 6).expect("it fits").into_iter().flatten() {
+        image[offset as usize..][..copy.len()].copy_from_slice(&copy);
     }
     let recorded = ShadowMedium::from_image(image.clone(), MediumKind::DevDax).expect("a medium");
-    for (offset, slot) in roster(3).slots(8).expect("it fits") {
-        for output in stored_durably(ROSTER_OFFSET + offset as u64, slot) {
-            perform(&recorded, &output).expect("written");
-        }
-    }
+    write_copies(&recorded, roster(3).steps(format, 8).expect("it fits")).expect("written");
     let replayed = ShadowMedium::from_image(image, MediumKind::DevDax).expect("a medium");
     let (mut rosters, mut is_new) = (Vec::new(), false);
     for event in recorded.trace().iter().filter(|event| keep(event)) {
@@ -83,8 +78,12 @@ fn rosters_left(keep: impl Fn(&Event) -> bool) -> (Vec<Result<Roster, HeaderErro
             Event::Fence => replayed.fence().expect("a fence"),
             Event::Mark(_) => {}
         }
-        let of = |image: Vec<u8>| Roster::read(2, &image[ROSTER_OFFSET as usize..][..ROSTER_BYTES]);
-        let left: Vec<_> = replayed.crash_images(50).map(|image| of(image).map(|(roster, _)| roster)).collect();
+        let of = |image: Vec<u8>| {
+            let places = format.roster_places().iter();
+            let copies: Vec<_> = places.map(|place| &image[*place as usize..][..format.roster_bytes()]).collect();
+            Roster::read_copies(format, 2, &copies.concat())
+        };
+        let left: Vec<_> = replayed.crash_images(50).map(|image| of(image).map(|kept| kept.roster)).collect();
         is_new = left.iter().all(|left| *left == Ok(roster(3)));
         rosters.extend(left);
     }
@@ -93,14 +92,16 @@ fn rosters_left(keep: impl Fn(&Event) -> bool) -> (Vec<Result<Roster, HeaderErro
 
 #[test]
 fn a_roster_is_durable_before_it_is_answered_for() {
-    let (rosters, is_new) = rosters_left(|_| true);
-    assert!(is_new, "a loss of power takes back what was answered");
-    assert!(
-        rosters.iter().all(|left| [Ok(roster(2)), Ok(roster(3))].contains(left)),
-        "a crash leaves the old one or the new one"
-    );
-    assert!(rosters.contains(&Ok(roster(2))), "some crash comes before");
-    // The controls: without write-back or fence it is not durable at the end.
-    assert!(!rosters_left(|event| !matches!(event, Event::WriteBack { .. })).1);
-    assert!(!rosters_left(|event| *event != Event::Fence).1);
+    for format in [PoolFormat::Three, PoolFormat::Four] {
+        let (rosters, is_new) = rosters_left(format, |_| true);
+        assert!(is_new, "a loss of power takes back what was answered");
+        assert!(
+            rosters.iter().all(|left| [Ok(roster(2)), Ok(roster(3))].contains(left)),
+            "a crash leaves the old one or the new one"
+        );
+        assert!(rosters.contains(&Ok(roster(2))), "some crash comes before");
+        // The controls: without write-back or fence it is not durable at the end.
+        assert!(!rosters_left(format, |event| !matches!(event, Event::WriteBack { .. })).1);
+        assert!(!rosters_left(format, |event| *event != Event::Fence).1);
+    }
 }

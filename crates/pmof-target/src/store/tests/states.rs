@@ -3,14 +3,15 @@
 use pmof_mem::{ShadowMedium, shadow::Event};
 use syscall_recorder::{Call, Verdict, record};
 
-use super::*;
+use super::{super::state::write_copies, *};
+use pmof_control::HEAD_4_BYTES;
 
 fn epoch(number: u128) -> Epoch {
     Epoch { id: Uuid::from_u128(number), members: 0b11 }
 }
 
 /// The head of a pool whose state was written in order, and the state that comes next.
-fn before_and_after() -> (Vec<u8>, PoolState, PoolState) {
+fn before_and_after(format: PoolFormat) -> (Vec<u8>, PoolState, PoolState) {
     let old = PoolState { is_open: false, ..PoolState::new(Uuid::from_u128(1), 2) };
     let new = PoolState {
         epoch: epoch(2),
@@ -21,22 +22,28 @@ fn before_and_after() -> (Vec<u8>, PoolState, PoolState) {
         mark: 3,
         ancestors: vec![old.epoch],
     };
-    let mut image = vec![0; DATA_OFFSET as usize];
-    for (offset, slot) in old.slots(6) {
-        image[STATE_OFFSET as usize + offset..][..slot.len()].copy_from_slice(&slot);
+    let mut image = vec![0; HEAD_4_BYTES as usize];
+    for (offset, copy) in old.steps(format, 6).into_iter().flatten() {
+        image[offset as usize..][..copy.len()].copy_from_slice(&copy);
     }
     (image, old, new)
 }
 
 fn state_of(image: &[u8]) -> Result<PoolState, HeaderError> {
-    PoolState::read(PoolFormat::Three, 2, &image[STATE_OFFSET as usize..][..STATE_BYTES]).map(|(state, _)| state)
+    state_in(PoolFormat::Three, image)
+}
+
+fn state_in(format: PoolFormat, image: &[u8]) -> Result<PoolState, HeaderError> {
+    let places = format.state_places().iter();
+    let copies: Vec<_> = places.map(|place| &image[*place as usize..][..format.state_bytes()]).collect();
+    PoolState::read(format, 2, &copies.concat()).map(|(state, _)| state)
 }
 
 /// The states that crashes may leave of a change, `keep` of whose events take place; and whether all that was left at its end is new.
-fn states_left(keep: impl Fn(&Event) -> bool) -> (Vec<Result<PoolState, HeaderError>>, bool) {
-    let (image, _, new) = before_and_after();
+fn states_left(format: PoolFormat, keep: impl Fn(&Event) -> bool) -> (Vec<Result<PoolState, HeaderError>>, bool) {
+    let (image, _, new) = before_and_after(format);
     let recorded = ShadowMedium::from_image(image.clone(), MediumKind::DevDax).expect("a medium");
-    write_state(&recorded, &new, 8).expect("written");
+    write_copies(&recorded, new.steps(format, 8)).expect("written");
     let replayed = ShadowMedium::from_image(image, MediumKind::DevDax).expect("a medium");
     let (mut states, mut is_new) = (Vec::new(), false);
     for event in recorded.trace().iter().filter(|event| keep(event)) {
@@ -46,7 +53,7 @@ fn states_left(keep: impl Fn(&Event) -> bool) -> (Vec<Result<PoolState, HeaderEr
             Event::Fence => replayed.fence().expect("a fence"),
             Event::Mark(_) => {}
         }
-        let left: Vec<_> = replayed.crash_images(500).map(|image| state_of(&image)).collect();
+        let left: Vec<_> = replayed.crash_images(500).map(|image| state_in(format, &image)).collect();
         is_new = left.iter().all(|state| *state == Ok(new.clone()));
         states.extend(left);
     }
@@ -55,15 +62,18 @@ fn states_left(keep: impl Fn(&Event) -> bool) -> (Vec<Result<PoolState, HeaderEr
 
 #[test]
 fn a_crash_leaves_the_old_state_or_the_new_one() {
-    let (_, old, new) = before_and_after();
-    // Torn, the old one counts as not closed.
-    let good = [Ok(old.clone()), Ok(PoolState { is_open: true, ..old }), Ok(new)];
-    let (states, is_new) = states_left(|_| true);
-    assert!(is_new && states.iter().all(|state| good.contains(state)), "{states:?}");
-    assert!(states.contains(&good[1]), "some crash tears it");
-    // The controls: without write-back or fence it is not durable at the end.
-    assert!(!states_left(|event| !matches!(event, Event::WriteBack { .. })).1);
-    assert!(!states_left(|event| *event != Event::Fence).1);
+    for format in [PoolFormat::Three, PoolFormat::Four] {
+        let (_, old, new) = before_and_after(format);
+        let torn = PoolState { is_open: true, ..old.clone() };
+        // Torn, the old one counts as not closed in format 3.
+        let good = if format == PoolFormat::Three { [old, torn, new] } else { [old.clone(), old, new] }.map(Ok);
+        let (states, is_new) = states_left(format, |_| true);
+        assert!(is_new && states.iter().all(|state| good.contains(state)), "{states:?}");
+        assert!(states.contains(&good[1]), "some crash comes before");
+        // The controls: without write-back or fence it is not durable at the end.
+        assert!(!states_left(format, |event| !matches!(event, Event::WriteBack { .. })).1);
+        assert!(!states_left(format, |event| *event != Event::Fence).1);
+    }
 }
 
 #[test]
