@@ -354,6 +354,11 @@ impl RemoteRegion {
         self.descriptor.len_bytes
     }
 
+    /// Whether initiators may reach it past the target's CPU: through its device, or by mapping it.
+    pub fn is_direct(&self) -> bool {
+        self.descriptor.direct != DirectAccess::None
+    }
+
     /// What this side may do with it.
     #[inline]
     pub fn access(&self) -> Access {

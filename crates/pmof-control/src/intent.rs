@@ -55,6 +55,17 @@ impl IntentLayout {
         self.extent_bytes
     }
 
+    /// Bytes of user data of the pool.
+    pub fn size_bytes(&self) -> u64 {
+        self.size_bytes
+    }
+
+    /// The bytes of an extent.
+    pub fn extent_range(&self, extent: u64) -> core::ops::Range<u64> {
+        let begin = extent * self.extent_bytes;
+        begin..begin.saturating_add(self.extent_bytes).min(self.size_bytes)
+    }
+
     /// Extents of the pool.
     pub fn extent_count(&self) -> u64 {
         self.size_bytes.div_ceil(self.extent_bytes)
@@ -83,11 +94,10 @@ impl IntentLayout {
             (0..WORD_EXTENTS).filter(move |bit| bits >> bit & 1 != 0).map(move |bit| word * WORD_EXTENTS + bit)
         });
         for extent in extents.take_while(|extent| *extent < self.extent_count()) {
-            let begin = extent * self.extent_bytes;
-            let end = begin.saturating_add(self.extent_bytes).min(self.size_bytes);
+            let range = self.extent_range(extent);
             match ranges.last_mut() {
-                Some(last) if last.end == begin => last.end = end,
-                _ => ranges.push(begin..end),
+                Some(last) if last.end == range.start => last.end = range.end,
+                _ => ranges.push(range),
             }
         }
         ranges

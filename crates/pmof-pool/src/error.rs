@@ -307,6 +307,14 @@ pub enum ReplicaError {
     /// The memory of a replica on this machine.
     #[error(transparent)]
     Memory(#[from] MemError),
+    /// Its medium changed bytes since they were written, by the digest that it keeps of their page. They are not given; all else of the replica is.
+    #[error(
+        "its medium changed the page at offset {offset} since it was written: check the device; the page is repaired from another replica where one has it"
+    )]
+    Damaged {
+        /// First byte of the page.
+        offset: u64,
+    },
     /// The replica is not the one that belongs there, or does not hold the same as the others of its pool set.
     #[error(
         "it has another {what} than the set's other replicas: it is of another pool or place, was left behind, or lacks what was under way in a crash or what was stored in the mirror and never persisted; `pmof pool check` shows the difference, `pmof pool sync` mends it"
@@ -697,6 +705,17 @@ pub enum PoolError {
     /// The mirror's memory.
     #[error("the pool's mirror failed: {}", causes(.0))]
     Mirror(MemError),
+    /// Pages that the media of all replicas have changed since they were written: no replica has them as their digests say. All other bytes can be read and written; these can be
+    /// replaced, in whole pages of 4096 bytes.
+    #[error(
+        "{} of the pool {} damaged on every replica that can be asked: check the devices, restore from a backup, or write the whole pages anew",
+        ranges_text(ranges),
+        if ranges.len() == 1 { "is" } else { "are" }
+    )]
+    Damaged {
+        /// The bytes, in whole pages, in order and apart.
+        ranges: Vec<Range<u64>>,
+    },
     /// The pool was closed, by this handle or another.
     #[error("the pool is closed: open it again, and use what that returns")]
     Closed,
@@ -713,6 +732,14 @@ pub enum PoolError {
         /// What went wrong with it.
         r#source: Arc<ReplicaError>,
     },
+}
+
+/// Ranges of bytes, for people: the first few of them.
+fn ranges_text(ranges: &[Range<u64>]) -> String {
+    const SHOWN: usize = 4;
+    let shown: Vec<_> = ranges.iter().take(SHOWN).map(|range| format!("{} to {}", range.start, range.end)).collect();
+    let more = if ranges.len() > SHOWN { format!(" and {} more ranges", ranges.len() - SHOWN) } else { String::new() };
+    format!("bytes {}{more}", shown.join(", "))
 }
 
 impl PoolError {

@@ -42,6 +42,7 @@ mod remote;
 mod standing;
 #[cfg(test)]
 mod tests;
+mod verified;
 mod witness;
 
 pub(crate) use absent::AbsentMember;

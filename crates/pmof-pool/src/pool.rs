@@ -65,6 +65,7 @@ mod pending;
 mod persisting;
 mod points;
 mod promotion;
+mod protection;
 mod receipts;
 mod remote_set;
 mod returns;
@@ -160,6 +161,8 @@ struct Open {
     followers: Option<Arc<Followers>>,
     /// Is told of each loss.
     losses: Arc<Signal>,
+    /// What happens to the replicas, for those that listen.
+    events: Arc<events::Log>,
     /// Of a pool whose flushes take long: has persists of several threads share them.
     group: Option<Arc<Group<Flushings, Persisted>>>,
     /// The memory that ranges are persisted from.
@@ -241,6 +244,7 @@ impl Open {
             catching_up: Vec::new(),
             followers: None,
             losses: Arc::default(),
+            events: Arc::default(),
             group,
             mirror,
             local: Arc::default(),
@@ -262,6 +266,7 @@ impl Open {
             catching_up,
             followers: self.followers.clone(),
             losses: Arc::clone(&self.losses),
+            events: Arc::clone(&self.events),
             group: self.group.clone(),
             mirror: self.mirror.clone(),
             local: Arc::clone(&self.local),
@@ -275,6 +280,7 @@ impl Open {
         let shared = Arc::new(Shared {
             followers: self.followers.clone(),
             facts: self.facts.clone(),
+            events: Arc::clone(&self.events),
             attributes: Mutex::new(self.facts.attributes),
             open: RwLock::new(Some(Arc::new(self))),
             unflushed: AtomicUsize::new(0),
@@ -282,7 +288,6 @@ impl Open {
             waiter: Waiter::default(),
             returns: returns.map(Arc::new),
             follow,
-            events: Arc::default(),
             telling: telling::Telling::default(),
             process: Process::current(),
         });
@@ -597,12 +602,43 @@ impl Open {
         if into.is_empty() {
             return Ok(());
         }
+        match self.read_from_any(offset, into) {
+            Err(PoolError::NoneLeft { source, .. }) if matches!(*source, ReplicaError::Damaged { .. }) => {
+                self.read_around_damage(offset, into)
+            }
+            read => read,
+        }
+    }
+
+    /// Reads from the first member that has all of the range as it was written; what is damaged elsewhere is repaired.
+    fn read_from_any(&self, offset: u64, into: &mut [u8]) -> Result<(), PoolError> {
         let mut last = PoolError::NoReplicas;
         let (before, rest) = self.members.split_at(self.facts.first_read);
-        for member in rest.iter().chain(before).filter(|member| !member.state().is_witness()) {
+        let mut damaged: SmallVec<[usize; 2]> = SmallVec::new();
+        let first_read = self.facts.first_read;
+        let positions = (first_read..self.members.len()).chain(0..first_read);
+        for (position, member) in positions.zip(rest.iter().chain(before)) {
+            if member.state().is_witness() {
+                continue;
+            }
             match member.read(offset, into) {
-                Ok(()) => return Ok(()),
-                Err(source) => last = PoolError::NoneLeft { replica: Arc::clone(&member.standing().place), source },
+                Ok(()) => {
+                    for position in damaged {
+                        self.heal_range(position, &(offset..offset + into.len() as u64));
+                    }
+                    return Ok(());
+                }
+                Err(source) => {
+                    let is_damaged = matches!(*source, ReplicaError::Damaged { .. });
+                    let replica = Arc::clone(&member.standing().place);
+                    if is_damaged {
+                        damaged.push(position);
+                    }
+                    // Damage is what the caller hears of, also where another one is lost.
+                    if is_damaged || damaged.is_empty() {
+                        last = PoolError::NoneLeft { replica, source };
+                    }
+                }
             }
         }
         Err(last)
@@ -663,7 +699,7 @@ impl Open {
         is_held: bool,
         source: impl Fn(&Range<u64>) -> Source<'b>,
     ) -> Result<(), PoolError> {
-        self.intend(&range);
+        self.intend(&range)?;
         let windows: SmallVec<[u64; 2]> = posting::begin_write(self.written.as_deref(), &self.catching_up, &range);
         let (mut at, mut missed) = (range.start, 0);
         while at < range.end {

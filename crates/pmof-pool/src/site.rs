@@ -74,6 +74,14 @@ impl Site {
         }
     }
 
+    /// Whether the replica that is open keeps digests of its pages: they are raised before they are written.
+    pub(crate) fn keeps_digests(&self) -> bool {
+        match self {
+            Self::Target(target) => target.keeps_digests(),
+            Self::Here(here) => here.keeps_digests(),
+        }
+    }
+
     /// Why the connection has ended, if there was one and it has.
     pub(crate) fn why_ended(&self) -> Option<ConnectionError> {
         match self {

@@ -3,14 +3,17 @@
 use std::{
     cell::Cell,
     ops::Range,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
 use pmof_access::{
     Access, Address, CompletionQueue, ConnectOptions, Connection, ConnectionError, Durability, Medium, Method,
-    OperationError, Outcome, Peer, PostError, Region, RemoteRegion, Signal, Ticket, Traffic,
+    OperationError, Outcome, Peer, PostError, Refusal, Region, RemoteRegion, Signal, Ticket, Traffic,
 };
 use pmof_bootstrap::{Nonces, Prover, Secret, SshSession, random};
 use pmof_control::{
@@ -36,6 +39,8 @@ pub(crate) struct TargetConnection {
     version: ControlVersion,
     reply: Region,
     timeout: Duration,
+    /// The replica that was opened keeps digests of its pages.
+    keeps_digests: AtomicBool,
     /// How it was reached, to be asked over another connection.
     address: Address,
     options: ConnectOptions,
@@ -65,7 +70,9 @@ impl TargetConnection {
         let (peer, address, options) = (peer.clone(), address.clone(), options.clone());
         let version = ControlVersion::NEWEST;
         // From here on its drop ends the connection.
-        let mut target = Self { peer, connection, version, reply, timeout, address, options, session: None };
+        let keeps_digests = AtomicBool::new(false);
+        let mut target =
+            Self { peer, connection, version, reply, timeout, keeps_digests, address, options, session: None };
         target.version = SpokenVersions::decode(target.connection.private_data())?.common()?;
         Ok(target)
     }
@@ -208,7 +215,16 @@ impl TargetConnection {
         };
         let mut message = vec![0; len_bytes as usize];
         self.reply.read(0, &mut message)?;
-        read_reply(&message, self.version)
+        let reply = read_reply(&message, self.version)?;
+        if let Reply::Opened { enclosed, .. } = &reply {
+            self.keeps_digests.store(enclosed.protection.is_some(), Ordering::Release);
+        }
+        Ok(reply)
+    }
+
+    /// Whether the replica that was opened keeps digests of its pages.
+    pub(crate) fn keeps_digests(&self) -> bool {
+        self.keeps_digests.load(Ordering::Acquire)
     }
 
     pub(crate) fn wait(&self, ticket: Ticket) -> Result<Outcome, ReplicaError> {
@@ -220,6 +236,9 @@ impl TargetConnection {
         let done = self.connection.queue().wait_for(self.connection.id(), ticket, limit)?;
         Some(done.outcome.map_err(|error| match error {
             OperationError::ConnectionEnded(why) => ReplicaError::Ended(why),
+            OperationError::Refused { refusal: Refusal::Damaged, limit: offset, .. } => {
+                ReplicaError::Damaged { offset }
+            }
             other => ReplicaError::Operation(other),
         }))
     }
@@ -286,11 +305,16 @@ impl TargetConnection {
                 connection.read(remote, offset + at, slice)
             })?);
         }
+        let mut damaged = None;
         for (index, (piece, ticket)) in into.chunks_mut(READ_PIECE_BYTES).zip(tickets).enumerate() {
-            self.wait(ticket)?;
-            scratch.read((index * READ_PIECE_BYTES) as u64, piece)?;
+            match self.wait(ticket) {
+                Ok(_) => scratch.read((index * READ_PIECE_BYTES) as u64, piece)?,
+                // The others are waited for all the same.
+                Err(error @ ReplicaError::Damaged { .. }) => _ = damaged.get_or_insert(error),
+                Err(error) => return Err(error),
+            }
         }
-        Ok(())
+        damaged.map_or(Ok(()), Err)
     }
 
     /// Reads ranges, and shows each piece when it has arrived, in their order, while those behind it are still on their way. Memory
@@ -334,11 +358,23 @@ impl TargetConnection {
                     Ok(())
                 })?;
             }
+            let mut damaged = None;
             for ((from, place), ticket) in some.iter().zip(tickets) {
-                self.wait(ticket)?;
+                match self.wait(ticket) {
+                    Ok(_) if damaged.is_none() => {}
+                    Ok(_) => continue,
+                    Err(error @ ReplicaError::Damaged { .. }) => {
+                        damaged.get_or_insert(error);
+                        continue;
+                    }
+                    Err(error) => return Err(error),
+                }
                 let bytes = &mut piece[..(place.end - place.start) as usize];
                 scratch.read(place.start, bytes)?;
                 arrived(*from, bytes);
+            }
+            if let Some(damaged) = damaged {
+                return Err(damaged);
             }
         }
         Ok(())

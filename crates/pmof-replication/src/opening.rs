@@ -3,7 +3,7 @@
 use alloc::{sync::Arc, vec::Vec};
 use core::time::Duration;
 
-use pmof_control::{OpenFor, USER_FLAGS_BYTES};
+use pmof_control::{OpenFor, Protection, USER_FLAGS_BYTES};
 use pmof_terms::Durability;
 use uuid::Uuid;
 
@@ -63,6 +63,8 @@ pub struct Creation {
     pub user_flags: [u8; USER_FLAGS_BYTES],
     /// It gets its name when it is closed.
     pub publish_on_close: bool,
+    /// Its replicas keep digests of their pages.
+    pub protection: Option<Protection>,
 }
 
 /// The opening or the creation of a pool, on its way to an [`Outcome`].

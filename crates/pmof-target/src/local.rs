@@ -54,6 +54,11 @@ impl LocalTarget {
         Some((pool.served_medium(), pool.data_offset()..pool.data_offset() + pool.data_len_bytes()))
     }
 
+    /// Whether the pool that is open keeps digests of its pages.
+    pub fn keeps_digests(&self) -> bool {
+        self.open.lock().as_ref().is_some_and(|pool| pool.header().layout.digests().is_some())
+    }
+
     fn carry_out(&self, request: Request) -> Result<Reply, Refused> {
         match request {
             Request::Create { name, new, publish_on_close } => {

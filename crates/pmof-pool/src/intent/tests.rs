@@ -12,9 +12,9 @@ fn kept(extent_count: u64) -> Intent {
 
 fn raise(intent: &Intent, range: Range<u64>) -> Option<Words> {
     let mut changing = intent.lock();
-    let words = intent.missing(&mut changing, &range)?;
-    intent.note_raised(&words);
-    Some(words)
+    let missing = intent.missing(&mut changing, &range);
+    intent.note_raised(&missing);
+    missing.words
 }
 
 fn sweep(intent: &Intent) -> Swept {
@@ -72,7 +72,7 @@ fn what_stays_cold_and_was_flushed_is_cleared() {
     raise(&intent, 40 * MIB..41 * MIB);
     assert!(intent.covers(&(2 * MIB..3 * MIB)) && intent.covers(&(40 * MIB..41 * MIB)));
     assert_eq!(sweep(&intent), Swept::default(), "both were written");
-    let Swept { cleared: None, cold: Some(cold) } = sweep(&intent) else { panic!("both are cold") };
+    let Swept { cleared: None, cold: Some(cold), .. } = sweep(&intent) else { panic!("both are cold") };
     assert_eq!(cold, [4, 1 << 8, 0]);
     // Without a flush nothing is cleared, however cold.
     assert_eq!(sweep(&intent).cleared, None);
@@ -80,7 +80,7 @@ fn what_stays_cold_and_was_flushed_is_cleared() {
     intent.note_flushed(cold);
     // One of them is written again.
     assert!(intent.covers(&(2 * MIB..3 * MIB)));
-    assert_eq!(sweep(&intent), Swept { cleared: Some(words(1, &[0])), cold: None });
+    assert_eq!(sweep(&intent), Swept { cleared: Some(words(1, &[0])), cold: None, taken: vec![] });
     assert!(intent.covers(&(2 * MIB..3 * MIB)) && !intent.covers(&(40 * MIB..41 * MIB)));
     assert_eq!(intent.all(), words(0, &[4, 0, 0]));
     assert!(!intent.is_clear());
@@ -95,8 +95,8 @@ fn a_flush_vouches_for_one_sweep_only() {
     // Raised and written behind that flush.
     raise(&intent, MIB..2 * MIB);
     assert!(intent.covers(&(MIB..2 * MIB)));
-    assert_eq!(sweep(&intent), Swept { cleared: Some(words(0, &[0b10])), cold: None });
-    assert_eq!(sweep(&intent), Swept { cleared: None, cold: Some(vec![0b10, 0, 0]) });
+    assert_eq!(sweep(&intent), Swept { cleared: Some(words(0, &[0b10])), cold: None, taken: vec![] });
+    assert_eq!(sweep(&intent), Swept { cleared: None, cold: Some(vec![0b10, 0, 0]), taken: vec![] });
     assert!(!intent.is_clear());
 }
 

@@ -2,7 +2,7 @@
 
 use std::{ops::Range, sync::Arc, time::Duration};
 
-use pmof_control::{DIGESTED_MAX_BYTES, DIGESTS_MAX, PoolRefusal, Reply, Request};
+use pmof_control::{DIGESTED_MAX_BYTES, DIGESTS_MAX, PagesReply, PagesRequest, PoolRefusal, Reply, Request};
 use pmof_locks::{Mutex, MutexGuard};
 use pmof_pool_set::Digest;
 use uuid::Uuid;
@@ -158,6 +158,19 @@ impl Control {
         if reply == *expected { Ok(()) } else { Err(self.fail(ReplicaError::Unexpected)) }
     }
 
+    /// Whether the replica keeps digests of its pages.
+    pub(crate) fn keeps_digests(&self) -> bool {
+        self.site.keeps_digests()
+    }
+
+    /// Asks about pages. A refusal leaves the replica in use.
+    pub(crate) fn ask_pages(&self, request: PagesRequest) -> Result<PagesReply, Arc<ReplicaError>> {
+        match self.ask(&Request::Pages(request))? {
+            Reply::Pages(reply) => Ok(reply),
+            _ => Err(self.fail(ReplicaError::Unexpected)),
+        }
+    }
+
     /// The time since its machine was started. `None`: it is not known.
     pub(crate) fn boot(&self) -> Option<Uuid> {
         match self.ask(&Request::Boot).ok()? {
@@ -247,6 +260,11 @@ impl Control {
         let why = self.standing.fail(error);
         self.site.disconnect();
         why
+    }
+
+    /// What a read failed by. Bytes that are damaged leave the replica in use: all else of it can be read.
+    pub(crate) fn unread(&self, error: ReplicaError) -> Arc<ReplicaError> {
+        if matches!(error, ReplicaError::Damaged { .. }) { Arc::new(error) } else { self.fail(error) }
     }
 
     /// Takes the replica out of use if its target has gone: of one that nothing is asked of for a while nothing else tells.

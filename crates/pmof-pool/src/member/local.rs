@@ -170,10 +170,16 @@ impl Member for LocalMember {
     }
 
     fn read(&self, offset: u64, into: &mut [u8]) -> Result<(), Arc<ReplicaError>> {
-        if self.state().is_in_sync() {
-            return self.keep(self.memory.read(self.range.start + offset, into));
+        if !self.state().is_in_sync() {
+            return Err(self.standing().why_not_read());
         }
-        Err(self.standing().why_not_read())
+        match self.memory.read(self.range.start + offset, into) {
+            // All else of it can be read.
+            Err(MemError::Damaged { offset, .. }) => {
+                Err(Arc::new(ReplicaError::Damaged { offset: offset.saturating_sub(self.range.start) }))
+            }
+            read => self.keep(read),
+        }
     }
 
     fn strongest(&self) -> Durability {

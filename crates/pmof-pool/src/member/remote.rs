@@ -11,7 +11,7 @@ use pmof_pool_set::{Attributes, Contents, HEADER_LEN_BYTES};
 
 use super::{
     Atomicity, Control, Extent, Flush, FlushLevel, Flushing, Member, MemberContents, Source, Standing, Write, Written,
-    control::are_in_order,
+    control::are_in_order, verified::VerifiedPages,
 };
 use crate::{ReplicaError, ReplicaReceipt, site::Site, target::TargetConnection};
 
@@ -62,6 +62,8 @@ pub(crate) struct RemoteMember {
     writing: Option<Writing>,
     /// The pool's mirror, registered for this connection.
     mirror: Option<Region>,
+    /// Pages that may be read, where this side reads them past the target's CPU and the replica keeps digests.
+    verified: Option<VerifiedPages>,
     /// Where reads arrive; each read has one to itself.
     scratch: Mutex<Vec<Region>>,
 }
@@ -77,7 +79,9 @@ impl RemoteMember {
     ) -> Self {
         let regions = Regions { data, header };
         let control = Control::new(standing, Site::Target(Arc::clone(&target)), writing.is_some());
-        Self { control, target, regions, writing, mirror: None, scratch: Mutex::default() }
+        let is_read_direct = control.keeps_digests() && data.is_direct();
+        let verified = is_read_direct.then(|| VerifiedPages::new(data.len_bytes()));
+        Self { control, target, regions, writing, mirror: None, verified, scratch: Mutex::default() }
     }
 
     /// What its connection has moved.
@@ -251,7 +255,7 @@ impl RemoteMember {
         let mut scratch = self.scratch.lock().pop();
         let done = self.target.read(region, offset, into, &mut scratch);
         self.scratch.lock().extend(scratch);
-        done.map_err(|error| self.control.fail(error))
+        done.map_err(|error| self.control.unread(error))
     }
 }
 
@@ -322,15 +326,22 @@ impl Member for RemoteMember {
         if rest.is_empty() {
             return Ok(());
         }
-        self.read_region(&self.regions.data, offset.max(header_bytes) - header_bytes, rest)
+        let at = offset.max(header_bytes) - header_bytes;
+        if let Some(verified) = &self.verified {
+            verified.check(&self.control, &(at..at + rest.len() as u64))?;
+        }
+        self.read_region(&self.regions.data, at, rest)
     }
 
     fn read_ranges(&self, ranges: &[Range<u64>], arrived: &mut dyn FnMut(u64, &[u8])) -> Result<(), Arc<ReplicaError>> {
         self.control.check_in_use()?;
+        for range in self.verified.iter().flat_map(|_| ranges) {
+            self.verified.iter().try_for_each(|verified| verified.check(&self.control, range))?;
+        }
         let mut scratch = self.scratch.lock().pop();
         let done = self.target.read_ranges(&self.regions.data, ranges, &mut scratch, arrived);
         self.scratch.lock().extend(scratch);
-        done.map_err(|error| self.control.fail(error))
+        done.map_err(|error| self.control.unread(error))
     }
 
     fn strongest(&self) -> Durability {

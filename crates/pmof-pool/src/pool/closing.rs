@@ -40,6 +40,7 @@ impl Open {
             None => false,
         };
         if is_loss_known {
+            self.protect_all();
             self.end_intent();
         }
         let mut done = Ok(());

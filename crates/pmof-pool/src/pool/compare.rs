@@ -6,7 +6,7 @@ use pmof_mem::MemError;
 use pmof_pool_set::{AccessError, BlockDigests, Comparison, Contents as ReplicaContents, Digest};
 use pmof_replication::comparing::{Compared, Contents, ShippedRules};
 
-use super::Open;
+use super::{Open, protection::unprotect_on};
 use crate::{
     PoolError, ReplicaError,
     member::{Atomicity, FlushLevel, Member, Source, Write, replica_error},
@@ -53,7 +53,7 @@ impl Open {
         let (offset, len_bytes) = (range.start, range.end - range.start);
         let mut bytes = vec![0; len_bytes as usize];
         from.read(offset, &mut bytes).map_err(|why| replica_error(&**from, why))?;
-        self.intend(range);
+        self.intend_copy(range, to);
         if let Some(written) = &self.written {
             written.mark(range.clone());
         }
@@ -99,6 +99,7 @@ impl Contents for Open {
     }
 
     async fn copy(&self, from: &Arc<dyn Member>, ranges: &[Range<u64>], to: &Arc<dyn Member>) -> bool {
+        unprotect_on(&**to, ranges);
         // Behind them comes a flush, or a look at what is left, that sends them all.
         from.read_ranges(ranges, &mut |offset, bytes| write_held(&**to, offset, bytes)).is_ok()
     }

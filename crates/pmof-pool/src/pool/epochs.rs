@@ -332,6 +332,22 @@ impl Epochs {
         state.tell(state.in_use() | (current & state.prompt()), request, expected);
     }
 
+    /// The same of some of these members, whose answers `accept` judges.
+    pub(super) fn ask_counted(&self, some: Positions, request: &Request, accept: &dyn Fn(usize, &Reply) -> bool) {
+        let state = self.state.lock();
+        let current = match state.known.view.current() {
+            0 => Positions::MAX,
+            current => current,
+        };
+        state.ask((state.in_use() | (current & state.prompt())) & some, request, accept);
+    }
+
+    /// Asks some of the members in sync.
+    pub(super) fn ask_in_use(&self, some: Positions, request: &Request, accept: &dyn Fn(usize, &Reply) -> bool) {
+        let state = self.state.lock();
+        state.ask(state.in_use() & some, request, accept);
+    }
+
     /// Tells the members in sync.
     pub(super) fn tell_in_use(&self, request: &Request, expected: &Reply) {
         let state = self.state.lock();
@@ -360,6 +376,11 @@ impl State {
     /// Asks the same of members in parallel. One that answers anything else is lost, one that takes too long is left behind. Returns the members
     /// that have answered.
     fn tell(&self, asked: Positions, request: &Request, expected: &Reply) -> Positions {
+        self.ask(asked, request, &|_, reply| reply == expected)
+    }
+
+    /// The same where `accept` says whether an answer is one that may come.
+    fn ask(&self, asked: Positions, request: &Request, accept: &dyn Fn(usize, &Reply) -> bool) -> Positions {
         let patience = Patience::of_answers(&self.terms, &self.known);
         let controls = bits(asked).filter_map(|position| Some((position, self.members.get(position)?.control()?)));
         let asked = controls.map(|(position, control)| match patience {
@@ -367,7 +388,7 @@ impl State {
             Some(_) => (position, control, control.start_asking_within(request, Duration::ZERO)),
             None => (position, control, Some(control.start_asking(request))),
         });
-        let mut answers = Answers { state: self, request, expected, asked: asked.collect(), answered: 0 };
+        let mut answers = Answers { state: self, request, accept, asked: asked.collect(), answered: 0 };
         let left_behind = done(patience::wait(&mut answers, patience));
         for (position, control, asking) in std::mem::take(&mut answers.asked) {
             if left_behind & (1 << position) != 0 {
@@ -407,7 +428,7 @@ impl Members for State {
 struct Answers<'s> {
     state: &'s State,
     request: &'s Request,
-    expected: &'s Reply,
+    accept: &'s dyn Fn(usize, &Reply) -> bool,
     /// Members that have yet to answer; `None`: it has yet to be asked.
     asked: Vec<(usize, &'s Control, Option<Asking<'s>>)>,
     /// Members that have answered as expected.
@@ -417,7 +438,7 @@ struct Answers<'s> {
 impl Answers<'_> {
     fn check(&mut self, position: usize, control: &Control, reply: Option<Reply>) {
         match reply {
-            Some(reply) if reply == *self.expected => self.answered |= 1 << position,
+            Some(reply) if (self.accept)(position, &reply) => self.answered |= 1 << position,
             Some(_) => _ = control.fail(ReplicaError::Unexpected),
             None => {}
         }

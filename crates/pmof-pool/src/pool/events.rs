@@ -69,6 +69,20 @@ pub enum Event {
         /// The first bytes that do, to the page.
         range: Range<u64>,
     },
+    /// Pages of a replica that its medium had changed are again as they were written: copied from where another one has them.
+    Healed {
+        /// The replica.
+        replica: Arc<ReplicaPlace>,
+        /// The pages, in bytes.
+        range: Range<u64>,
+    },
+    /// Pages that the medium of a replica has changed, and that no other one has as the digest says.
+    Damaged {
+        /// The replica.
+        replica: Arc<ReplicaPlace>,
+        /// The pages, in bytes.
+        range: Range<u64>,
+    },
     /// A replica cannot come back as it is: it belongs to another pool, or was written apart from this one.
     Rejected {
         /// The replica.
@@ -202,6 +216,18 @@ impl fmt::Display for Event {
             Self::Differs { replica, range } => {
                 write!(f, "{replica:#} caught up and differs at offset {}: all of it is compared", range.start)
             }
+            Self::Healed { replica, range } => {
+                write!(
+                    f,
+                    "{replica:#}: its medium had changed bytes {} to {}, which were repaired",
+                    range.start, range.end
+                )
+            }
+            Self::Damaged { replica, range } => write!(
+                f,
+                "{replica:#}: its medium has changed bytes {} to {}, and no replica has them as they were written",
+                range.start, range.end
+            ),
             Self::Rejected { replica, why } => write!(f, "{replica:#} cannot come back: {}", causes(why)),
             Self::Added { replica } => write!(f, "{replica:#} is a member of the pool now, and catches up"),
             Self::Removed { replica: Some(replica), .. } => write!(f, "{replica:#} is no member of the pool any more"),
@@ -305,6 +331,8 @@ impl Log {
             Event::Lost { .. }
             | Event::Slow { .. }
             | Event::Differs { .. }
+            | Event::Healed { .. }
+            | Event::Damaged { .. }
             | Event::Rejected { .. }
             | Event::FellBehind { .. }
             | Event::NotFollowing { .. }

@@ -51,8 +51,8 @@ pub(super) trait Replicas {
         None
     }
 
-    /// The map of write intent of a pool that is opened for writing, in a format that has one.
-    fn intent(&self) -> Option<Intent> {
+    /// The map of write intent of a pool that is opened for writing, in a format that has one. `keeps_digests`: some replica keeps digests of its pages.
+    fn intent(&self, _keeps_digests: bool) -> Option<Intent> {
         None
     }
 
@@ -163,7 +163,7 @@ impl Open {
         };
         let epochs = replicas.epochs(&members, acknowledge);
         let mut open = Self::new((facts, acknowledge), members, epochs, mirror);
-        open.intent = replicas.intent().map(Arc::new);
+        open.intent = replicas.intent(open.keeps_digests()).map(Arc::new);
         if let Some(comparable) = replicas.comparable(&open)? {
             open.facts.equalized = open.equalize(&comparable)?;
             open.settle()?;

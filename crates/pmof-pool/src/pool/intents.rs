@@ -9,10 +9,11 @@ use pmof_replication::opening::Left;
 use super::{
     Flushings, Open, Shared,
     halt::{Halt, ask_within},
+    protection::unprotect_on,
 };
 use crate::{
-    ReplicaError,
-    intent::{Intent, Words},
+    PoolError, ReplicaError,
+    intent::{Intent, Missing, Words},
     member::{Control, Flush, FlushLevel, Member},
 };
 
@@ -30,6 +31,9 @@ impl Open {
     pub(super) fn keep_intent(&self, left: Left, told: &ToldMaps) -> Vec<Range<u64>> {
         let all = || std::iter::once(0..self.facts.size_bytes).collect();
         let Some(intent) = &self.intent else { return all() };
+        if self.keeps_digests() {
+            intent.track_pages();
+        }
         let mut words = vec![0; intent.layout().word_count()];
         let in_use = self.members.iter().enumerate().filter(|(_, member)| member.state().is_in_sync());
         let members: Vec<_> = in_use.map(|(position, member)| (position, &**member)).collect();
@@ -71,24 +75,45 @@ impl Open {
     }
 
     /// Before a range is written: has all members in sync know durably that they may differ there.
+    ///
+    /// # Errors
+    /// [`PoolError::Damaged`]: a page of which only a part is to be written is damaged on a member, and whole on none.
     #[inline]
-    pub(super) fn intend(&self, range: &Range<u64>) {
-        if let Some(intent) = &self.intent {
-            if !intent.covers(range) {
-                self.raise(intent, range);
-            }
+    pub(super) fn intend(&self, range: &Range<u64>) -> Result<(), PoolError> {
+        match &self.intent {
+            Some(intent) if !intent.covers(range) => self.raise(intent, range),
+            _ => Ok(()),
         }
     }
 
     #[cold]
-    fn raise(&self, intent: &Intent, range: &Range<u64>) {
+    fn raise(&self, intent: &Intent, range: &Range<u64>) -> Result<(), PoolError> {
         let mut changing = intent.lock();
         // Another thread may have done it meanwhile.
-        if let Some(words) = intent.missing(&mut changing, range) {
-            self.raise_on_all(&words);
-            intent.note_raised(&words);
+        let mut missing = intent.missing(&mut changing, range);
+        if intent.pages().is_some() && missing != Missing::default() {
+            missing = self.raise_pages(missing, range)?;
+        } else if let Some(words) = &missing.words {
+            self.raise_on_all(words);
         }
+        intent.note_raised(&missing);
         intent.covers(range);
+        Ok(())
+    }
+
+    /// Before a range is copied to members that differ from the others: has all know durably that they may differ there, and those take back the protection of its pages. On the others it stays, so that
+    /// whoever meets a copy that was cut short knows which one is whole.
+    pub(super) fn intend_copy(&self, range: &Range<u64>, to: &[Arc<dyn Member>]) {
+        if let Some(intent) = &self.intent {
+            let mut changing = intent.lock();
+            if let Some(words) = intent.missing_extents(&mut changing, range) {
+                self.raise_on_all(&words);
+                intent.note_raised(&Missing { words: Some(words), pages: Vec::new() });
+            }
+        }
+        for member in to {
+            unprotect_on(&**member, std::slice::from_ref(range));
+        }
     }
 
     /// Has a member that comes to be in sync keep the map that the others have. What it holds is durable to the pool's level. `limit`: how long
@@ -159,12 +184,24 @@ impl Shared {
                     open.clear_on_all(&stay, |_| open.facts.durability);
                 }
             }
+            // Whoever raises a page from here on waits only while words are set.
+            drop(changing);
+            open.protect(&intent, &swept.taken);
             (open, swept.cold)
         };
         if let Some(cold) = cold {
             if open.flush_all_in_use() {
                 intent.note_flushed(cold);
             }
+        }
+    }
+}
+
+impl Shared {
+    /// Now and then: protects pages that are not, and not in motion.
+    pub(super) fn protect_more(&self) {
+        if let Ok(open) = self.hold() {
+            open.protect_more();
         }
     }
 }

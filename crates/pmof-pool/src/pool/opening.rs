@@ -6,7 +6,7 @@ use std::{
 };
 
 use pmof_access::Durability;
-use pmof_control::{MeantReplica, OpenFor, Request, USER_FLAGS_BYTES};
+use pmof_control::{MeantReplica, OpenFor, Protection, Request, USER_FLAGS_BYTES};
 use pmof_pool_set::Comparison;
 use pmof_replication::{
     following::LagBound,
@@ -215,6 +215,7 @@ pub(super) struct NewNative {
     pub(super) size_bytes: u64,
     pub(super) user_flags: [u8; USER_FLAGS_BYTES],
     pub(super) new: New,
+    pub(super) protection: Option<Protection>,
 }
 
 /// The native format, whose replicas record which of them have what.
@@ -224,9 +225,9 @@ impl Format for Opening {
     type Replicas = NativeReplicas;
 
     fn create(mut self, new: NewNative) -> Result<NativeReplicas, PoolError> {
-        let NewNative { uuid, size_bytes, user_flags, new } = new;
+        let NewNative { uuid, size_bytes, user_flags, new, protection } = new;
         let (epoch, publish_on_close) = (Uuid::new_v4(), new == New::Unpublished);
-        let creation = Creation { uuid, epoch, size_bytes, user_flags, publish_on_close };
+        let creation = Creation { uuid, epoch, size_bytes, user_flags, publish_on_close, protection };
         let engine = engine::Opening::create(self.engine_terms(), creation, self.urls.clone());
         let (MadePool { identity, opened }, mut sites) = self.drive(engine)?;
         let opened = Self::opened(opened, &mut sites)?;

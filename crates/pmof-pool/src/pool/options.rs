@@ -5,7 +5,8 @@ use std::{net::IpAddr, path::Path, sync::Arc, time::Duration};
 use pmof_access::{Durability, Method, Waiting};
 use pmof_bootstrap::SshOptions;
 use pmof_control::{
-    KEPT_POINTS_MAX, MeantReplica, OpenFor, PoolInfo, PoolRefusal, REPLICAS_MAX, Reply, Request, USER_FLAGS_BYTES,
+    KEPT_POINTS_MAX, MeantReplica, OpenFor, PoolInfo, PoolRefusal, Protection, REPLICAS_MAX, Reply, Request,
+    USER_FLAGS_BYTES,
 };
 use pmof_mem::Declaration;
 use pmof_replication::{
@@ -56,6 +57,8 @@ pub struct PoolOptions {
     user_flags: [u8; USER_FLAGS_BYTES],
     uuid: Option<Uuid>,
     publish_on_close: bool,
+    keeps_digests: bool,
+    max_size_bytes: u64,
     min_replicas: Option<usize>,
     has_mirror: bool,
     take_over: Option<Duration>,
@@ -191,6 +194,23 @@ impl PoolOptions {
     #[must_use]
     pub fn uuid(mut self, uuid: Uuid) -> Self {
         self.uuid = Some(uuid);
+        self
+    }
+
+    /// Makes a pool whose replicas keep a digest of each page of 4096 bytes (file format 4), so that bytes that a medium has changed are told from those that were written: they are never read, and
+    /// repaired from a replica that has them. Of a page that was written the digest is back 8 to 16 seconds after the last write, and when the pool is closed; until then the page is not protected. A target
+    /// that is too old for it makes its replica without digests. Off unless told otherwise.
+    #[must_use]
+    pub fn digests(mut self, on: bool) -> Self {
+        self.keeps_digests = on;
+        self
+    }
+
+    /// Size in bytes that a new pool with [digests](Self::digests) can grow to: room is reserved for the digests of so much, 8 bytes for each 4096. The size that it is made with unless told
+    /// otherwise.
+    #[must_use]
+    pub fn max_size_bytes(mut self, max_size_bytes: u64) -> Self {
+        self.max_size_bytes = max_size_bytes;
         self
     }
 
@@ -362,7 +382,9 @@ impl PoolOptions {
     pub fn create(&self, size_bytes: u64) -> Result<Pool, PoolError> {
         let new = if self.publish_on_close { New::Unpublished } else { New::Published };
         let uuid = self.uuid.unwrap_or_else(Uuid::new_v4);
-        let new = NewNative { uuid, size_bytes, user_flags: self.user_flags, new };
+        let max_size_bytes = self.max_size_bytes.max(size_bytes);
+        let protection = self.keeps_digests.then_some(Protection { max_size_bytes });
+        let new = NewNative { uuid, size_bytes, user_flags: self.user_flags, new, protection };
         let pool = format::create(self.opening(Purpose::Create, Haste::default())?, new)?;
         let mut made = self.replicas.clone();
         let mut extend = || {

@@ -219,6 +219,7 @@ impl Returns {
             if swept.elapsed() >= SWEEP_INTERVAL {
                 swept = Instant::now();
                 shared.sweep_intent();
+                shared.protect_more();
             }
             drop(shared);
             self.losses.wait(TICK);

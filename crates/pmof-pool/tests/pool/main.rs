@@ -6,6 +6,7 @@ mod busy;
 mod changes;
 mod contention;
 mod degraded;
+mod digests;
 mod domains;
 mod dropped;
 mod epochs;

@@ -25,17 +25,9 @@ impl Creation {
         replica_count: u16,
         require: Durability,
     ) -> Request {
-        let Self { uuid: pool_uuid, epoch, size_bytes, user_flags, publish_on_close } = self;
-        let new = NewPool {
-            pool_uuid,
-            size_bytes,
-            epoch,
-            replica_index,
-            replica_count,
-            require,
-            user_flags,
-            protection: None,
-        };
+        let Self { uuid: pool_uuid, epoch, size_bytes, user_flags, publish_on_close, protection } = self;
+        let new =
+            NewPool { pool_uuid, size_bytes, epoch, replica_index, replica_count, require, user_flags, protection };
         Request::Create { name, new, publish_on_close }
     }
 }

@@ -281,7 +281,7 @@ fn replicas_of_other_pools_are_refused() {
 
 fn creation() -> Creation {
     let (epoch, user_flags) = (Uuid::from_u128(9), Default::default());
-    Creation { uuid: POOL, epoch, size_bytes: SIZE_BYTES, user_flags, publish_on_close: false }
+    Creation { uuid: POOL, epoch, size_bytes: SIZE_BYTES, user_flags, publish_on_close: false, protection: None }
 }
 
 #[test]

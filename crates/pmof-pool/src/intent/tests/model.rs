@@ -76,14 +76,14 @@ impl World {
             self.step()?;
             self.members[member].map |= words.bits.first().copied().unwrap_or(0);
         }
-        self.intent.note_raised(words);
+        self.intent.note_raised(&Missing { words: Some(words.clone()), pages: vec![] });
         Ok(())
     }
 
     fn write(&mut self) -> Result<(), Died> {
         let extent = self.below(EXTENTS);
         let range = extent * MIB..extent * MIB + 1;
-        let words = self.intent.missing(&mut self.intent.lock(), &range);
+        let words = self.intent.missing(&mut self.intent.lock(), &range).words;
         let words = words.filter(|_| !self.intent.covers(&range));
         if let (Some(words), true) = (&words, self.broken != Broken::RaisedAfterTheWrite) {
             self.raise(words)?;
@@ -165,7 +165,7 @@ impl World {
         if !is_settled && self.broken != Broken::ClearedBeforeALossIsKnown {
             return Ok(());
         }
-        let Swept { cleared, cold } = sweep(&self.intent);
+        let Swept { cleared, cold, .. } = sweep(&self.intent);
         if let Some(stay) = cleared {
             for member in self.in_use() {
                 self.step()?;

@@ -2,7 +2,7 @@
 
 use std::{slice, sync::Arc, thread, time::Duration};
 
-use pmof_control::{NewPool, OpenFor, PoolInfo, Reply, Request, Role, Roster, RosterMember, WITNESS_BYTES};
+use pmof_control::{NewPool, OpenFor, PoolInfo, Protection, Reply, Request, Role, Roster, RosterMember, WITNESS_BYTES};
 use pmof_mem::causes;
 use pmof_replication::{
     changing::{Changes, News, Why},
@@ -44,6 +44,15 @@ fn not_made(url: &Arc<PoolUrl>, source: ReplicaError) -> ChangeError {
 /// Why a replica is lost.
 fn failure(member: &dyn Member) -> Arc<ReplicaError> {
     member.standing().failure().map_or_else(|| Arc::new(ReplicaError::Behind), Arc::clone)
+}
+
+impl Changer<'_> {
+    /// Whether a new member keeps digests of its pages, as the others do. What is sent to an asynchronous one has checksums of its own until it is applied.
+    fn protection(&self, role: Role) -> Option<Protection> {
+        let size_bytes = if role == Role::Witness { WITNESS_BYTES } else { self.shared.facts.size_bytes };
+        let is_kept = role != Role::Asynchronous && self.shared.hold().is_ok_and(|open| open.keeps_digests());
+        is_kept.then_some(Protection { max_size_bytes: size_bytes })
+    }
 }
 
 impl<'p> Changes for Changer<'p> {
@@ -168,7 +177,7 @@ impl<'p> Changes for Changer<'p> {
             replica_count,
             require: facts.durability,
             user_flags: facts.user_flags,
-            protection: None,
+            protection: self.protection(role),
         };
         Request::Create { name: url.name.clone(), new, publish_on_close: false }
     }

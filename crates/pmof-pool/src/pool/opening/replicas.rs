@@ -203,9 +203,10 @@ impl Replicas for NativeReplicas {
         Some(epochs)
     }
 
-    /// A pool of one replica has no other to differ from. That of a new pool begins when it has its name.
-    fn intent(&self) -> Option<Intent> {
-        (self.is_written_again() && self.identity.replica_count > 1).then(|| Intent::new(self.identity.size_bytes))
+    /// A pool of one replica has no other to differ from, and may keep digests of its pages. That of a new pool begins when it has its name.
+    fn intent(&self, keeps_digests: bool) -> Option<Intent> {
+        let is_kept = self.is_written_again() && (self.identity.replica_count > 1 || keeps_digests);
+        is_kept.then(|| Intent::new(self.identity.size_bytes))
     }
 
     /// All of a native pool is comparable where nothing tells which ranges may differ.
@@ -226,7 +227,8 @@ impl Replicas for NativeReplicas {
                 if let Some(epochs) = &open.epochs {
                     epochs.note_equal();
                 }
-                if *new == New::Published && self.identity.replica_count > 1 {
+                // Of an unpublished one, too, whose pages have to be raised before they are written.
+                if (*new == New::Published && self.identity.replica_count > 1) || open.keeps_digests() {
                     open.begin_intent();
                 }
                 // What has no name yet is gone with its connection.

@@ -210,7 +210,10 @@ impl engine::Returns for Return<'_> {
         let domain = domain.unwrap_or_else(|| site.failure_domain(site.send(&Request::Domain)));
         let standing = lost.standing().reconnected(is_witness).with_failure_domain(domain);
         let open = self.open().ok()?;
-        reached.member(standing, site, self.returns.identity.size_bytes, open.mirror.as_ref()).ok()
+        let member = reached.member(standing, site, self.returns.identity.size_bytes, open.mirror.as_ref()).ok()?;
+        // Most of them before the pool is held for it.
+        open.unprotect_raised_on(&*member);
+        Some(member)
     }
 
     async fn boot(&self, member: &Arc<dyn Member>) -> Option<Uuid> {
@@ -248,6 +251,7 @@ impl engine::Returns for Return<'_> {
     }
 
     fn admit(&self, mut held: Held<'_>, member: &Arc<dyn Member>, catch_up: Option<&Arc<CatchUp>>) {
+        held.open().unprotect_raised_on(&**member);
         let mut members = held.open().members.clone();
         members[self.position] = Arc::clone(member);
         member.standing().is_admitted();

@@ -1,0 +1,361 @@
+//! Digests of pages in the members that keep them: their protection is taken back before new bytes reach a page, and set again when these are durable; what is damaged is repaired from where
+//! it is whole.
+
+use std::{cell::RefCell, ops::Range, sync::Arc};
+
+use pmof_control::{
+    PAGE_BYTES, PAGE_RANGES_MAX, PageDigests, PagesReply, PagesRequest, REPAIRED_BYTES, Reply, Request, page_count,
+};
+
+use super::{Event, Open};
+use crate::{
+    PoolError, ReplicaError,
+    intent::{Changing, Intent, Missing, RaisedPages, Words, pages_of},
+    member::{Control, Member},
+    view::Positions,
+};
+
+/// Pages whose words are compared and set at a time: as many as a message names apart.
+const PROTECTED_AT_ONCE: u64 = 192;
+
+/// Pages that a replica named as damaged, with its position.
+type DamagedPages = Vec<(usize, Range<u64>)>;
+
+impl Open {
+    /// Has pages raised on all members that keep digests, and the bits of the map on the others. `needed`: what is about to be written, in bytes. Returns what was raised; pages beyond
+    /// those needed that are damaged are left out.
+    pub(super) fn raise_pages(&self, mut missing: Missing, needed: &Range<u64>) -> Result<Missing, PoolError> {
+        let keeps_digests: Positions = self.positions_of(Control::keeps_digests);
+        if let Some(words) = &missing.words {
+            self.raise_words(words, !keeps_digests);
+        }
+        let damaged = self.ask_to_raise(&missing.pages, keeps_digests);
+        if damaged.is_empty() {
+            return Ok(missing);
+        }
+        let mut lost = Vec::new();
+        for (position, pages) in damaged {
+            for page in pages {
+                if !self.raise_damaged(position, page, needed) {
+                    lost.push(page);
+                }
+            }
+        }
+        lost.sort_unstable();
+        lost.dedup();
+        let of_needed = pages_of(needed);
+        if lost.iter().any(|page| of_needed.contains(page)) {
+            return Err(PoolError::Damaged {
+                ranges: self.bytes_of(lost.into_iter().filter(|page| of_needed.contains(page))),
+            });
+        }
+        missing.pages = without(&missing.pages, &lost);
+        Ok(missing)
+    }
+
+    /// A page that is damaged on a member: repaired, and raised then; or raised as it is, where all of it is about to be written.
+    fn raise_damaged(&self, position: usize, page: u64, needed: &Range<u64>) -> bool {
+        let bytes = self.page_bytes(page);
+        let is_replaced = needed.start <= bytes.start && bytes.end <= needed.end;
+        if !is_replaced && !self.heal(position, page) {
+            return false;
+        }
+        let Some(control) = self.members[position].control() else { return false };
+        let raise = PagesRequest::Raise { pages: std::iter::once(page..page + 1).collect(), is_forced: is_replaced };
+        matches!(control.ask_pages(raise), Ok(PagesReply::Raised { damaged }) if damaged.is_empty())
+            || !self.members[position].state().is_connected()
+    }
+
+    /// Before a member is sent what is written from now on: takes back the protection of all pages that are raised.
+    pub(super) fn unprotect_raised_on(&self, member: &dyn Member) {
+        if let Some(raised) = self.intent.as_ref().and_then(|intent| intent.pages()) {
+            raise_by_force(member, &raised.raised());
+        }
+    }
+
+    /// Has pages raised, and returns those that are damaged. Members that catch up raise them whatever they hold.
+    fn ask_to_raise(&self, pages: &[Range<u64>], on: Positions) -> DamagedPages {
+        let Some(epochs) = &self.epochs else { return Vec::new() };
+        for (position, _) in &self.catching_up {
+            raise_by_force(&*self.members[*position], pages);
+        }
+        let damaged = RefCell::new(Vec::new());
+        for pages in pages.chunks(PAGE_RANGES_MAX) {
+            let request = Request::Pages(PagesRequest::Raise { pages: pages.to_vec(), is_forced: false });
+            epochs.ask_counted(on, &request, &|position, reply| match reply {
+                Reply::Pages(PagesReply::Raised { damaged: found }) => {
+                    damaged.borrow_mut().extend(found.iter().map(|range| (position, range.clone())));
+                    true
+                }
+                _ => false,
+            });
+        }
+        damaged.into_inner()
+    }
+
+    /// Raises bits of the map on these members.
+    pub(super) fn raise_words(&self, words: &Words, on: Positions) {
+        let Some(epochs) = &self.epochs else { return };
+        for (first, words) in words.pages() {
+            let request = Request::RaiseIntent { first, words };
+            epochs.ask_counted(on, &request, &|_, reply| *reply == Reply::IntentChanged);
+        }
+    }
+
+    /// Members of which this holds.
+    fn positions_of(&self, is: impl Fn(&Control) -> bool) -> Positions {
+        let members = self.members.iter().enumerate();
+        let found = members.filter(|(_, member)| member.control().is_some_and(&is));
+        found.fold(0, |positions, (position, _)| positions | 1 << position)
+    }
+
+    /// Whether some member keeps digests of its pages.
+    pub(super) fn keeps_digests(&self) -> bool {
+        self.positions_of(Control::keeps_digests) != 0
+    }
+
+    /// The bytes of a page, of which the last one of the pool may be shorter.
+    fn page_bytes(&self, page: u64) -> Range<u64> {
+        page * PAGE_BYTES..((page + 1) * PAGE_BYTES).min(self.facts.size_bytes)
+    }
+
+    fn bytes_of(&self, pages: impl IntoIterator<Item = u64>) -> Vec<Range<u64>> {
+        let mut ranges: Vec<Range<u64>> = Vec::new();
+        for page in pages {
+            let bytes = self.page_bytes(page);
+            match ranges.last_mut() {
+                Some(last) if last.end == bytes.start => last.end = bytes.end,
+                _ => ranges.push(bytes),
+            }
+        }
+        ranges
+    }
+
+    /// Repairs a page that is damaged on a member, from another that has what its digest says; from one that is behind, too. No page is written meanwhile: it is protected, and whoever would raise it
+    /// waits.
+    fn heal(&self, position: usize, page: u64) -> bool {
+        let damaged = &*self.members[position];
+        let Some(control) = damaged.control() else { return false };
+        let others = self.members.iter().enumerate().filter(|(other, _)| *other != position);
+        let is_healed = others.filter(|(_, member)| member.state().is_in_sync()).any(|(_, other)| {
+            let Some(bytes) = self.whole_page(&**other, page) else { return false };
+            let digests = PageDigests::new(self.facts.uuid);
+            let word = digests.protected(page, digests.digest(page, &bytes));
+            // Where only the word is damaged it is set again if both hold the same, or the other one's digest says that it is whole.
+            let is_certain = digest_of(control, page) == Some(word) || is_protected(&**other, page);
+            let word = if is_certain { word } else { 0 };
+            bytes.chunks(REPAIRED_BYTES).enumerate().all(|(part, bytes)| {
+                let offset = (part * REPAIRED_BYTES) as u16;
+                let repair = PagesRequest::Repair { page, word, offset, bytes: bytes.to_vec() };
+                matches!(control.ask_pages(repair), Ok(PagesReply::Repaired))
+            })
+        });
+        let (replica, range) = (Arc::clone(&damaged.standing().place), self.page_bytes(page));
+        self.events.add(if is_healed { Event::Healed { replica, range } } else { Event::Damaged { replica, range } });
+        is_healed
+    }
+
+    /// All of a page as a member has it, with the zeros behind the pool's end.
+    fn whole_page(&self, member: &dyn Member, page: u64) -> Option<Vec<u8>> {
+        let range = self.page_bytes(page);
+        let mut bytes = vec![0; PAGE_BYTES as usize];
+        let read = member.read(range.start, &mut bytes[..(range.end - range.start) as usize]);
+        read.is_ok().then_some(bytes)
+    }
+
+    /// Heals the pages of a range that are damaged on a member, where this handle writes the pool. Nobody raises a page meanwhile.
+    pub(super) fn heal_range(&self, position: usize, range: &Range<u64>) {
+        let Some(intent) = &self.intent else { return };
+        let _changing = intent.lock();
+        let member = &*self.members[position];
+        let Some(control) = member.control().filter(|control| control.keeps_digests()) else { return };
+        for page in damaged_in(control, pages_of(range)) {
+            self.heal(position, page);
+        }
+    }
+
+    /// Protects pages on all members in sync that keep digests, where these agree. They are durable, and not raised.
+    pub(super) fn protect(&self, intent: &Intent, pages: &[Range<u64>]) {
+        let Some(raised) = intent.pages() else { return };
+        for pages in batches(pages) {
+            let Some(agreed) = self.agreed(&pages) else { return };
+            let mut changing = intent.lock();
+            self.protect_agreed(raised, agreed, &mut changing);
+        }
+    }
+
+    /// Protects all pages that are raised: everything is durable, and nobody writes any more.
+    pub(super) fn protect_all(&self) {
+        if let Some((intent, pages)) = self.intent.as_ref().and_then(|intent| Some((intent, intent.pages()?))) {
+            self.protect(intent, &pages.take_all());
+        }
+    }
+
+    /// The words of pages on which all members in sync agree. `None`: one does not answer.
+    fn agreed(&self, pages: &[Range<u64>]) -> Option<Vec<(u64, u64)>> {
+        let members: Vec<_> = self.in_use().filter_map(|member| member.control()).collect();
+        let request = Request::Pages(PagesRequest::Digest { pages: pages.to_vec() });
+        let asked: Vec<_> = members
+            .iter()
+            .filter(|control| control.keeps_digests())
+            .map(|control| (control, control.start_asking(&request)))
+            .collect();
+        let mut answers = Vec::with_capacity(asked.len());
+        for (control, asking) in asked {
+            match control.finish_asking(asking) {
+                Some(Reply::Pages(PagesReply::Digests { words })) => answers.push(words),
+                _ => return None,
+            }
+        }
+        let first = answers.first()?;
+        let numbers: Vec<u64> = pages.iter().cloned().flatten().collect();
+        if answers.iter().any(|words| words.len() != numbers.len()) {
+            return None;
+        }
+        let agree = |at: usize| answers.iter().all(|words| words[at] == first[at]);
+        Some(numbers.into_iter().enumerate().filter(|(at, _)| agree(*at)).map(|(at, page)| (page, first[at])).collect())
+    }
+
+    /// Sets words that all have agreed on, without those of pages that were raised since: they may be written.
+    fn protect_agreed(&self, raised: &RaisedPages, agreed: Vec<(u64, u64)>, _changing: &mut Changing) {
+        let Some(epochs) = &self.epochs else { return };
+        let still = agreed.into_iter().filter(|(page, _)| raised.raised_in(&(*page..page + 1)).is_empty());
+        let (pages, words): (Vec<u64>, Vec<u64>) = still.unzip();
+        let (mut left, mut words) = (ranges_of(&pages), &words[..]);
+        left.reverse();
+        let keeps_digests = self.positions_of(Control::keeps_digests);
+        while !left.is_empty() {
+            let (pages, first) = PagesRequest::protect_page(&mut left, &mut words);
+            let request = Request::Pages(PagesRequest::Protect { pages, words: first.to_vec() });
+            epochs.ask_in_use(keeps_digests, &request, &|_, reply| {
+                matches!(reply, Reply::Pages(PagesReply::Protected { .. }))
+            });
+        }
+    }
+
+    /// Protects what is not protected and not in motion: what a crash left, or a replica that caught up. Looks at some pages of each member, from where the last look ended.
+    pub(super) fn protect_more(&self) {
+        let Some(intent) = &self.intent else { return };
+        let from = intent.looked_at();
+        intent.look_on_at(self.protect_more_from(intent, from));
+    }
+
+    fn protect_more_from(&self, intent: &Intent, from: u64) -> u64 {
+        let Some(raised) = intent.pages() else { return 0 };
+        let mut next = u64::MAX;
+        for control in self.in_use().filter_map(|member| member.control()).filter(|control| control.keeps_digests()) {
+            match control.ask_pages(PagesRequest::Unprotected { from }) {
+                Ok(PagesReply::Unprotected { pages, end }) => {
+                    next = next.min(end);
+                    self.protect(intent, &raised.without_raised(&pages));
+                }
+                _ => return from,
+            }
+        }
+        if next >= page_count(self.facts.size_bytes) { 0 } else { next }
+    }
+
+    /// Reads a range of which a member has damaged pages: each page from where it is whole.
+    pub(super) fn read_around_damage(&self, offset: u64, into: &mut [u8]) -> Result<(), PoolError> {
+        let range = offset..offset + into.len() as u64;
+        let mut lost = Vec::new();
+        for page in pages_of(&range) {
+            let part = self.page_bytes(page);
+            let part = part.start.max(range.start)..part.end.min(range.end);
+            let place = &mut into[(part.start - offset) as usize..(part.end - offset) as usize];
+            match self.read_from_any(part.start, place) {
+                Ok(()) => {}
+                Err(PoolError::NoneLeft { source, .. }) if matches!(*source, ReplicaError::Damaged { .. }) => {
+                    lost.push(page);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        if lost.is_empty() { Ok(()) } else { Err(PoolError::Damaged { ranges: self.bytes_of(lost) }) }
+    }
+}
+
+/// Before bytes are copied to a member: takes back the protection of the pages that they touch, whatever these hold.
+pub(super) fn unprotect_on(member: &dyn Member, ranges: &[Range<u64>]) {
+    let pages: Vec<_> = ranges.iter().map(pages_of).filter(|pages| !pages.is_empty()).collect();
+    raise_by_force(member, &pages);
+}
+
+/// Has a member take back the protection of pages, whatever they hold. A failure takes it out of use.
+fn raise_by_force(member: &dyn Member, pages: &[Range<u64>]) {
+    let Some(control) = member.control().filter(|control| control.keeps_digests()) else { return };
+    for pages in pages.chunks(PAGE_RANGES_MAX) {
+        let reply = control.ask_pages(PagesRequest::Raise { pages: pages.to_vec(), is_forced: true });
+        if !matches!(reply, Ok(PagesReply::Raised { .. })) {
+            return drop(control.fail(ReplicaError::Unexpected));
+        }
+    }
+}
+
+/// The word that a member's bytes of a page have.
+fn digest_of(control: &Control, page: u64) -> Option<u64> {
+    match control.ask_pages(PagesRequest::Digest { pages: std::iter::once(page..page + 1).collect() }) {
+        Ok(PagesReply::Digests { words }) => words.first().copied(),
+        _ => None,
+    }
+}
+
+/// Whether a page of a member is protected, and so is as it was written.
+fn is_protected(member: &dyn Member, page: u64) -> bool {
+    let Some(control) = member.control().filter(|control| control.keeps_digests()) else { return false };
+    let unprotected = control.ask_pages(PagesRequest::Unprotected { from: page });
+    matches!(unprotected, Ok(PagesReply::Unprotected { pages, .. }) if pages.first().is_none_or(|first| first.start != page))
+}
+
+/// Pages of a member that are damaged, among these.
+fn damaged_in(control: &Control, pages: Range<u64>) -> Vec<u64> {
+    let (mut damaged, mut at) = (Vec::new(), pages.start);
+    while at < pages.end {
+        let some = at..pages.end.min(at + pmof_control::VERIFIED_PAGES_MAX);
+        match control.ask_pages(PagesRequest::Verify { pages: some }) {
+            Ok(PagesReply::Verified { damaged: found, end }) if end > at => {
+                damaged.extend(found.into_iter().flatten());
+                at = end;
+            }
+            _ => break,
+        }
+    }
+    damaged
+}
+
+/// Ranges of at most so many pages together as are protected at a time.
+fn batches(pages: &[Range<u64>]) -> Vec<Vec<Range<u64>>> {
+    let (mut batches, mut batch, mut room) = (Vec::new(), Vec::new(), PROTECTED_AT_ONCE);
+    for range in pages {
+        let mut range = range.clone();
+        while !range.is_empty() {
+            let part = range.start..range.end.min(range.start + room);
+            (room, range.start) = (room - (part.end - part.start), part.end);
+            batch.push(part);
+            if room == 0 {
+                batches.push(std::mem::take(&mut batch));
+                room = PROTECTED_AT_ONCE;
+            }
+        }
+    }
+    batches.extend(Some(batch).filter(|batch| !batch.is_empty()));
+    batches
+}
+
+/// Page numbers in ascending order, as ranges.
+fn ranges_of(pages: &[u64]) -> Vec<Range<u64>> {
+    let mut ranges: Vec<Range<u64>> = Vec::new();
+    for page in pages {
+        match ranges.last_mut() {
+            Some(last) if last.end == *page => last.end += 1,
+            _ => ranges.push(*page..page + 1),
+        }
+    }
+    ranges
+}
+
+/// Ranges of pages without some of them.
+fn without(ranges: &[Range<u64>], pages: &[u64]) -> Vec<Range<u64>> {
+    let left: Vec<u64> = ranges.iter().cloned().flatten().filter(|page| pages.binary_search(page).is_err()).collect();
+    ranges_of(&left)
+}
