@@ -716,6 +716,15 @@ pub enum PoolError {
         /// The bytes, in whole pages, in order and apart.
         ranges: Vec<Range<u64>>,
     },
+    /// Replicas in sync hold other bytes in the same pages, and each has the digest that it keeps of its own: none of them is believed, and nothing was changed.
+    #[error(
+        "{} of the pool differ between replicas whose digests both say that they are whole: find out which is right (`pmof cp --min-replicas 1 MEMBER FILE`), and remove the other",
+        ranges_text(ranges)
+    )]
+    Undecided {
+        /// The bytes, in whole pages, in order and apart.
+        ranges: Vec<Range<u64>>,
+    },
     /// The pool was closed, by this handle or another.
     #[error("the pool is closed: open it again, and use what that returns")]
     Closed,

@@ -44,8 +44,8 @@ pub enum PagesRequest {
     },
     /// Name pages that are not protected.
     Unprotected {
-        /// From this page on.
-        from: u64,
+        /// Of these pages; those of the pool, where it has fewer.
+        pages: Range<u64>,
     },
     /// Verify pages that are protected.
     Verify {
@@ -145,8 +145,7 @@ impl PagesRequest {
                 frame.pages(pages);
                 frame.page_words(words);
             }
-            Self::Unprotected { from } => frame.number_u64(*from),
-            Self::Verify { pages } => {
+            Self::Unprotected { pages } | Self::Verify { pages } => {
                 frame.number_u64(pages.start);
                 frame.number_u64(pages.end);
             }
@@ -174,7 +173,7 @@ impl PagesRequest {
                 }
                 Self::Protect { pages, words }
             }
-            43 => Self::Unprotected { from: body.number_u64()? },
+            43 => Self::Unprotected { pages: body.number_u64()?..body.number_u64()? },
             44 => {
                 let pages = body.number_u64()?..body.number_u64()?;
                 if pages.start > pages.end || pages.end - pages.start > VERIFIED_PAGES_MAX {

@@ -214,6 +214,7 @@ impl Changer<'_> {
     fn admit(&self, made: &Made) -> Result<usize, ChangeError> {
         let free = self.returns.add_place(&made.place);
         let mut held = self.returns.hold_all(self.shared).map_err(|_| PoolError::Closed)?;
+        held.unprotect_raised_on(&*made.member);
         let mut members = held.members.clone();
         for (at, absent) in self.never_found(&held, made) {
             self.epochs.remove_place(at, &absent);
@@ -229,7 +230,8 @@ impl Changer<'_> {
         if fresh.written.is_none() {
             // Of a pool of one nobody has kept what a second may lack.
             fresh.written = Some(Arc::new(PageMap::new(fresh.facts.size_bytes)));
-            fresh.intent = Some(Arc::new(Intent::new(fresh.facts.size_bytes)));
+            // One that keeps digests has a map, whose pages are raised.
+            fresh.intent.get_or_insert_with(|| Arc::new(Intent::new(fresh.facts.size_bytes)));
             fresh.keep_intent(Left::Unlike, &ToldMaps::new());
         }
         held.replace(fresh);

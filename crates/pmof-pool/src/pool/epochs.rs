@@ -332,14 +332,21 @@ impl Epochs {
         state.tell(state.in_use() | (current & state.prompt()), request, expected);
     }
 
-    /// The same of some of these members, whose answers `accept` judges.
-    pub(super) fn ask_counted(&self, some: Positions, request: &Request, accept: &dyn Fn(usize, &Reply) -> bool) {
+    /// The same of some of these members, whose answers `accept` judges. Returns those that were asked.
+    pub(super) fn ask_counted(
+        &self,
+        some: Positions,
+        request: &Request,
+        accept: &dyn Fn(usize, &Reply) -> bool,
+    ) -> Positions {
         let state = self.state.lock();
         let current = match state.known.view.current() {
             0 => Positions::MAX,
             current => current,
         };
-        state.ask((state.in_use() | (current & state.prompt())) & some, request, accept);
+        let asked = (state.in_use() | (current & state.prompt())) & some;
+        state.ask(asked, request, accept);
+        asked
     }
 
     /// Asks some of the members in sync.

@@ -108,6 +108,9 @@ impl Equalizing for Opened<'_> {
     async fn make_equal(&mut self, from: usize, block: &Range<u64>, to: &[usize]) -> Result<u64, PoolError> {
         let (from, Comparable { comparison, differing, .. }) = (&self.members[from], self.comparable);
         let to: Vec<_> = to.iter().map(|replica| Arc::clone(&self.members[*replica])).collect();
+        if *differing == Differing::Copy && self.open.keeps_digests() {
+            return self.open.equalize_pages(self.members, from, block);
+        }
         if *differing == Differing::Copy {
             return self.open.copy_range(from, block, &to);
         }

@@ -383,7 +383,8 @@ impl PoolOptions {
         let new = if self.publish_on_close { New::Unpublished } else { New::Published };
         let uuid = self.uuid.unwrap_or_else(Uuid::new_v4);
         let max_size_bytes = self.max_size_bytes.max(size_bytes);
-        let protection = self.keeps_digests.then_some(Protection { max_size_bytes });
+        let protection =
+            (self.keeps_digests || std::env::var_os("PMOF_TRY").is_some()).then_some(Protection { max_size_bytes });
         let new = NewNative { uuid, size_bytes, user_flags: self.user_flags, new, protection };
         let pool = format::create(self.opening(Purpose::Create, Haste::default())?, new)?;
         let mut made = self.replicas.clone();

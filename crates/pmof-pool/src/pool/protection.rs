@@ -73,22 +73,25 @@ impl Open {
         }
     }
 
-    /// Has pages raised, and returns those that are damaged. Members that catch up raise them whatever they hold.
+    /// Has pages raised, and returns those that are damaged. Members that are not in sync raise them whatever they hold.
     fn ask_to_raise(&self, pages: &[Range<u64>], on: Positions) -> DamagedPages {
         let Some(epochs) = &self.epochs else { return Vec::new() };
-        for (position, _) in &self.catching_up {
-            raise_by_force(&*self.members[*position], pages);
-        }
         let damaged = RefCell::new(Vec::new());
         for pages in pages.chunks(PAGE_RANGES_MAX) {
             let request = Request::Pages(PagesRequest::Raise { pages: pages.to_vec(), is_forced: false });
-            epochs.ask_counted(on, &request, &|position, reply| match reply {
+            let asked = epochs.ask_counted(on, &request, &|position, reply| match reply {
                 Reply::Pages(PagesReply::Raised { damaged: found }) => {
                     damaged.borrow_mut().extend(found.iter().map(|range| (position, range.clone())));
                     true
                 }
                 _ => false,
             });
+            // Whoever is connected is sent what is written: those that catch up, and those that are about to become members.
+            for (position, member) in self.members.iter().enumerate().filter(|(at, _)| asked >> at & 1 == 0) {
+                if on >> position & 1 != 0 && member.state().is_connected() && !member.state().is_slow() {
+                    raise_by_force(&**member, pages);
+                }
+            }
         }
         damaged.into_inner()
     }
@@ -98,14 +101,15 @@ impl Open {
         let Some(epochs) = &self.epochs else { return };
         for (first, words) in words.pages() {
             let request = Request::RaiseIntent { first, words };
-            epochs.ask_counted(on, &request, &|_, reply| *reply == Reply::IntentChanged);
+            let _asked = epochs.ask_counted(on, &request, &|_, reply| *reply == Reply::IntentChanged);
         }
     }
 
     /// Members of which this holds.
     fn positions_of(&self, is: impl Fn(&Control) -> bool) -> Positions {
         let members = self.members.iter().enumerate();
-        let found = members.filter(|(_, member)| member.control().is_some_and(&is));
+        let has_data = members.filter(|(_, member)| !member.state().is_witness());
+        let found = has_data.filter(|(_, member)| member.control().is_some_and(&is));
         found.fold(0, |positions, (position, _)| positions | 1 << position)
     }
 
@@ -244,7 +248,7 @@ impl Open {
         let Some(raised) = intent.pages() else { return 0 };
         let mut next = u64::MAX;
         for control in self.in_use().filter_map(|member| member.control()).filter(|control| control.keeps_digests()) {
-            match control.ask_pages(PagesRequest::Unprotected { from }) {
+            match control.ask_pages(PagesRequest::Unprotected { pages: from..u64::MAX }) {
                 Ok(PagesReply::Unprotected { pages, end }) => {
                     next = next.min(end);
                     self.protect(intent, &raised.without_raised(&pages));
@@ -253,6 +257,42 @@ impl Open {
             }
         }
         if next >= page_count(self.facts.size_bytes) { 0 } else { next }
+    }
+
+    /// Makes the pages of a block equal on members in sync that differ there after a crash: by one whose digest holds where there is such a one. Nothing was written to that page since the digest was
+    /// made, on any of them: its protection is taken back on all before. Else by `from`. Returns the bytes copied.
+    pub(super) fn equalize_pages(
+        &self,
+        members: &[Arc<dyn Member>],
+        from: &Arc<dyn Member>,
+        block: &Range<u64>,
+    ) -> Result<u64, PoolError> {
+        let pages = pages_of(block);
+        let held: Vec<_> = members.iter().map(|member| Held::of(&**member, &pages)).collect();
+        let (mut copied_bytes, mut undecided) = (0, Vec::new());
+        for page in pages.clone() {
+            let is = |at: usize, wanted: PageState| held[at].states[(page - pages.start) as usize] == wanted;
+            let whole: Vec<_> = (0..members.len()).filter(|at| is(*at, PageState::Whole)).collect();
+            let words = whole.iter().map(|at| members[*at].control().and_then(|control| digest_of(control, page)));
+            if whole.len() > 1 && words.clone().any(|word| Some(word) != words.clone().next()) {
+                undecided.push(page);
+                continue;
+            }
+            let given = members.iter().position(|member| Arc::ptr_eq(member, from));
+            let given = given.filter(|at| is(*at, PageState::Unprotected));
+            let source = whole.first().copied().or(given);
+            let source = source.or_else(|| (0..members.len()).find(|at| is(*at, PageState::Unprotected)));
+            // What is damaged on all of them is told to whoever reads it.
+            let Some(source) = source else { continue };
+            let others = members.iter().enumerate().filter(|(at, _)| *at != source && !whole.contains(at));
+            let to: Vec<_> = others.map(|(_, member)| Arc::clone(member)).collect();
+            copied_bytes += self.copy_range(&members[source], &self.page_bytes(page), &to)?;
+        }
+        if undecided.is_empty() {
+            Ok(copied_bytes)
+        } else {
+            Err(PoolError::Undecided { ranges: self.bytes_of(undecided) })
+        }
     }
 
     /// Reads a range of which a member has damaged pages: each page from where it is whole.
@@ -281,9 +321,41 @@ pub(super) fn unprotect_on(member: &dyn Member, ranges: &[Range<u64>]) {
     raise_by_force(member, &pages);
 }
 
+/// What a member's digest says of a page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PageState {
+    Unprotected,
+    Whole,
+    Damaged,
+}
+
+/// What a member's digests say of some pages.
+struct Held {
+    states: Vec<PageState>,
+}
+
+impl Held {
+    fn of(member: &dyn Member, pages: &Range<u64>) -> Self {
+        let mut states = vec![PageState::Unprotected; (pages.end - pages.start) as usize];
+        let Some(control) = member.control().filter(|control| control.keeps_digests()) else { return Self { states } };
+        if let Ok(PagesReply::Unprotected { pages: unprotected, .. }) =
+            control.ask_pages(PagesRequest::Unprotected { pages: pages.clone() })
+        {
+            let is_unprotected = |page: u64| unprotected.iter().any(|range| range.contains(&page));
+            let whole = pages.clone().zip(&mut states).filter(|(page, _)| !is_unprotected(*page));
+            whole.for_each(|(_, state)| *state = PageState::Whole);
+        }
+        for page in damaged_in(control, pages.clone()) {
+            states[(page - pages.start) as usize] = PageState::Damaged;
+        }
+        Self { states }
+    }
+}
+
 /// Has a member take back the protection of pages, whatever they hold. A failure takes it out of use.
 fn raise_by_force(member: &dyn Member, pages: &[Range<u64>]) {
-    let Some(control) = member.control().filter(|control| control.keeps_digests()) else { return };
+    let keeps_digests = |control: &&Control| control.keeps_digests() && !member.state().is_witness();
+    let Some(control) = member.control().filter(keeps_digests) else { return };
     for pages in pages.chunks(PAGE_RANGES_MAX) {
         let reply = control.ask_pages(PagesRequest::Raise { pages: pages.to_vec(), is_forced: true });
         if !matches!(reply, Ok(PagesReply::Raised { .. })) {
@@ -303,8 +375,8 @@ fn digest_of(control: &Control, page: u64) -> Option<u64> {
 /// Whether a page of a member is protected, and so is as it was written.
 fn is_protected(member: &dyn Member, page: u64) -> bool {
     let Some(control) = member.control().filter(|control| control.keeps_digests()) else { return false };
-    let unprotected = control.ask_pages(PagesRequest::Unprotected { from: page });
-    matches!(unprotected, Ok(PagesReply::Unprotected { pages, .. }) if pages.first().is_none_or(|first| first.start != page))
+    let unprotected = control.ask_pages(PagesRequest::Unprotected { pages: page..page + 1 });
+    matches!(unprotected, Ok(PagesReply::Unprotected { pages, .. }) if pages.is_empty())
 }
 
 /// Pages of a member that are damaged, among these.

@@ -38,7 +38,7 @@ impl Version {
             1 => Self::Messages(ControlVersion::NEWEST.number() - 1 - random.below(2) as u16),
             2 => Self::Format(2),
             3 => Self::Features(1 << random.below(64)),
-            _ => Self::Format(4 + random.below(3) as u16),
+            _ => Self::Format(5 + random.below(3) as u16),
         }
     }
 
@@ -99,7 +99,7 @@ impl Version {
         let header = Header::decode(&self.header(replica_uuid, index));
         let header = header.map_err(|source| StoreError::Header { name: name.clone(), source })?;
         match header.format {
-            PoolFormat::Three => Ok(()),
+            format if format.is_writable() => Ok(()),
             format => Err(StoreError::OldFormat { name: name.clone(), found: format.major() }),
         }
     }

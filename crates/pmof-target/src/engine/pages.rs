@@ -168,9 +168,9 @@ impl<R: Rules> PageServing<'_, R> {
                 self.left = mem::take(pages).into();
                 self.given = mem::take(words).into();
             }
-            PagesRequest::Unprotected { from } => {
-                let end = end.min(from.saturating_add(LISTED_PAGES_MAX));
-                self.left = iter::once(*from..end).filter(|pages| !pages.is_empty()).collect();
+            PagesRequest::Unprotected { pages } => {
+                pages.end = pages.end.min(end).min(pages.start.saturating_add(LISTED_PAGES_MAX)).max(pages.start);
+                self.left = iter::once(pages.clone()).filter(|pages| !pages.is_empty()).collect();
             }
             PagesRequest::Verify { pages } => self.left.push_back(pages.clone()),
             PagesRequest::Repair { page, offset, bytes, .. } => {
@@ -378,10 +378,8 @@ impl<R: Rules> PageServing<'_, R> {
             PagesRequest::Raise { .. } => PagesReply::Raised { damaged: listed },
             PagesRequest::Digest { .. } => PagesReply::Digests { words: mem::take(&mut self.computed) },
             PagesRequest::Protect { .. } => PagesReply::Protected { others: listed },
-            PagesRequest::Unprotected { from } => {
-                let count = page_count(self.replica.header().size_bytes);
-                let end = cut.unwrap_or_else(|| count.min(from.saturating_add(LISTED_PAGES_MAX)).max(*from));
-                PagesReply::Unprotected { pages: listed, end }
+            PagesRequest::Unprotected { pages } => {
+                PagesReply::Unprotected { pages: listed, end: cut.unwrap_or(pages.end) }
             }
             PagesRequest::Verify { pages } => PagesReply::Verified { damaged: listed, end: cut.unwrap_or(pages.end) },
             PagesRequest::Repair { .. } => PagesReply::Repaired,

@@ -272,7 +272,7 @@ pub(super) fn newer_requests() -> Vec<Request> {
         Request::Pages(PagesRequest::Raise { pages: vec![0..1; PAGE_RANGES_MAX], is_forced: false }),
         Request::Pages(PagesRequest::Digest { pages: vec![4..5, 6..7] }),
         Request::Pages(PagesRequest::Protect { pages: vec![7..8, 9..10], words: vec![1 << 63, 5] }),
-        Request::Pages(PagesRequest::Unprotected { from: 1 << 33 }),
+        Request::Pages(PagesRequest::Unprotected { pages: 1 << 33..u64::MAX }),
         Request::Pages(PagesRequest::Verify { pages: 5..5 + VERIFIED_PAGES_MAX }),
         Request::Pages(PagesRequest::Repair { page: 6, word: 1 << 63, offset: 2048, bytes: vec![9; REPAIRED_BYTES] }),
         Request::Pages(PagesRequest::Repair { page: 6, word: 7, offset: 0, bytes: vec![1, 2] }),

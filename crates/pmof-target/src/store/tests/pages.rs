@@ -56,7 +56,7 @@ fn protect(pool: &mut OpenPool, pages: &[Range<u64>]) -> Vec<Range<u64>> {
 }
 
 fn unprotected(pool: &mut OpenPool) -> Vec<Range<u64>> {
-    match ask(pool, PagesRequest::Unprotected { from: 0 }) {
+    match ask(pool, PagesRequest::Unprotected { pages: 0..u64::MAX }) {
         PagesReply::Unprotected { pages, end: PAGES } => pages,
         other => panic!("{other:?}"),
     }
