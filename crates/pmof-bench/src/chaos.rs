@@ -108,6 +108,9 @@ pub struct ChaosArgs {
     /// Which users' targets are trusted.
     #[command(flatten)]
     pub trust: TrustArgs,
+    /// Keep a digest of each page, so that bytes that a medium changes are never read
+    #[arg(long)]
+    digests: bool,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -459,7 +462,7 @@ fn member_at<'m>(members: &'m mut [Member], place: &ReplicaPlace) -> Result<&'m 
 
 fn options(args: &ChaosArgs, members: &[Member]) -> PoolOptions {
     let options = trust::pool_options().require(args.durability.durability());
-    let options = options.loss_timeout(args.loss_timeout);
+    let options = options.loss_timeout(args.loss_timeout).digests(args.digests);
     members.iter().fold(options, |options, member| options.replica(member.url()))
 }
 

@@ -52,6 +52,9 @@ pub(super) struct StageArgs {
     /// CPU of targets, floors and relays [default: the second]
     #[arg(long, value_name = "CPU")]
     pub(super) target_cpu: Option<usize>,
+    /// Keep a digest of each page, so that bytes that a medium changes are never read
+    #[arg(long)]
+    pub(super) digests: bool,
     /// Print one JSON object
     #[arg(long)]
     pub(super) json: bool,
@@ -121,6 +124,7 @@ pub(super) struct Stage {
     medium: Medium,
     reach: ReachArgs,
     device: Option<PathBuf>,
+    digests: bool,
 }
 
 impl Stage {
@@ -141,8 +145,8 @@ impl Stage {
         );
         let allowed = limits::allowed_cpus().context("asking for the CPUs that may be used")?;
         let (initiator_cpu, servers_cpu) = choose_cpus(&allowed, args.initiator_cpu, args.target_cpu)?;
-        let (reach, device) = (args.reach.clone(), args.device.clone());
-        Ok(Self { directory, initiator_cpu, servers_cpu, medium, reach, device })
+        let (reach, device, digests) = (args.reach.clone(), args.device.clone(), args.digests);
+        Ok(Self { directory, initiator_cpu, servers_cpu, medium, reach, device, digests })
     }
 
     /// Keeps this thread on the initiator's CPU. To be called when all children are there: they inherit what is allowed,
@@ -276,7 +280,7 @@ impl Stage {
 
     /// How the initiator reaches pools; without `waiting`, as by default.
     pub(super) fn pool_options(&self, urls: impl IntoIterator<Item = String>, waiting: Option<Waiting>) -> PoolOptions {
-        let mut options = self.reach.pool_options().require(self.durability());
+        let mut options = self.reach.pool_options().require(self.durability()).digests(self.digests);
         if let Some(waiting) = waiting {
             options = options.waiting(waiting);
         }

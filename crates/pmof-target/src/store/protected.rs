@@ -19,6 +19,9 @@ use rustix::{
 };
 
 const PAGE: usize = PAGE_BYTES as usize;
+const WORD: usize = DIGEST_WORD_BYTES as usize;
+/// Words that are read at once.
+const WORDS_AT_ONCE: usize = 32;
 /// Bytes that are verified and sent at once.
 const SENT_BYTES: usize = 64 << 10;
 
@@ -80,9 +83,17 @@ impl ProtectedMemory {
 
     /// Refuses a store to a page that is protected.
     fn check_unprotected(&self, offset: u64, len_bytes: u64) -> Result<(), MemError> {
-        for page in self.pages(offset, len_bytes) {
-            if self.digests.decode(page, self.word(page)?) != PageWord::Unprotected {
-                return Err(MemError::Protected { offset: self.data + page * PAGE_BYTES });
+        let mut pages = self.pages(offset, len_bytes);
+        let mut words = [0; WORDS_AT_ONCE * WORD];
+        while !pages.is_empty() {
+            let count = (pages.end - pages.start).min(WORDS_AT_ONCE as u64) as usize;
+            let words = &mut words[..count * WORD];
+            self.memory.read(self.words + pages.start * DIGEST_WORD_BYTES, words)?;
+            for (word, page) in words.chunks_exact(WORD).zip(pages.by_ref()) {
+                let word = word.iter().rev().fold(0, |word, byte| word << 8 | u64::from(*byte));
+                if word != self.digests.unprotected(page) {
+                    return Err(MemError::Protected { offset: self.data + page * PAGE_BYTES });
+                }
             }
         }
         Ok(())

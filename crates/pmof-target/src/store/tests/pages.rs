@@ -173,6 +173,21 @@ fn a_page_is_raised_before_it_is_written() {
     assert_eq!((damaged(&mut pool), read(&pool, PAGE_BYTES + 4, 1).expect("a byte")), (vec![], vec![5]));
 }
 
+/// Each page of a long write is looked at.
+#[test]
+fn no_page_of_a_long_write_is_left_out() {
+    const MANY: u64 = 100;
+    let (_root, store) = fresh();
+    let mut pool = store.create(&name("orders"), &protected_pool(MANY), "me".to_owned()).expect("a pool");
+    let bytes = vec![3; MANY as usize * PAGE - 100];
+    for page in [0, 31, 32, 33, 63, 64, 98, 99] {
+        assert_eq!(raise(&mut pool, &[0..MANY]), []);
+        write(&pool, 0, &bytes).expect("raised");
+        assert_eq!(protect(&mut pool, &[page..page + 1]), []);
+        assert_eq!(refused(&pool, write(&pool, 0, &bytes)), Refused::Protected(page));
+    }
+}
+
 #[test]
 fn a_page_is_protected_by_the_digest_that_it_has_only() {
     let (_root, _store, mut pool) = made();
