@@ -47,7 +47,7 @@ pub(crate) enum Flush {
     /// Cache lines are written back one by one.
     Lines(CacheWriteBack),
     /// The kernel flushes the file.
-    Sync(SyncState),
+    Sync(Box<SyncState>),
     /// Each of several files by its own means, in the order of their bytes.
     Parts(Vec<PartFlush>),
 }
@@ -89,7 +89,7 @@ impl Flush {
                 None => Self::Order,
             },
             MediumKind::Anonymous | MediumKind::Tmpfs => Self::Order,
-            MediumKind::PageCache | MediumKind::VirtioPmem => Self::Sync(SyncState::unknown(judgement.kind)),
+            MediumKind::PageCache | MediumKind::VirtioPmem => Self::Sync(Box::new(SyncState::unknown(judgement.kind))),
             MediumKind::FsDax | MediumKind::DevDax => {
                 match (promise.map(|promise| promise.mechanism), CacheWriteBack::detect()) {
                     (Some(Mechanism::CacheLineWriteBack), Some(instruction)) => Self::Lines(instruction),
