@@ -44,7 +44,7 @@ const FILE_MAX_BYTES: u64 = 16 << 10;
 const DISK_ATTRIBUTES: [&str; 6] = ["wwid", "device/wwid", "device/serial", "serial", "size", "queue/write_cache"];
 
 /// Where a choice comes from.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SyncSource {
     /// It was measured now.
     Measured(SyncMeasurement),
@@ -96,10 +96,10 @@ impl SyncCache {
         }
         let Some(limit) = limit else { return SyncSource::Usual { why: "nothing was measured yet".into() } };
         let _lock = match self.lock(&identity) {
-            Ok(Some(lock)) => Some(lock),
+            Ok(Some(lock)) => lock,
             Ok(None) => return SyncSource::Usual { why: "another process is measuring".into() },
-            // It is measured each time.
-            Err(_) => None,
+            // What is not kept would be measured at each start.
+            Err(error) => return SyncSource::Usual { why: format!("{}: {error}", self.directory.display()) },
         };
         match measure_sync(root, limit, false) {
             Ok(measurement) if measurement.cells.is_empty() => {
@@ -203,7 +203,7 @@ fn text_of(identity: &Identity, measurement: &SyncMeasurement) -> String {
         for time in &cell.times {
             // Fences only: the rest is for information.
             if let SyncContender::Fence(method) = time.contender {
-                let _ = write!(text, " {method}={:.0}", time.median_ns);
+                let _ = write!(text, " {method}={}", time.median_ns);
             }
         }
         let _ = writeln!(text, " {}", cell.chosen);
@@ -241,8 +241,8 @@ fn parse_cell(line: &str) -> Option<SyncCell> {
     let chosen = words.pop()?.parse().ok()?;
     let times = words.into_iter().map(|word| {
         let (method, median_ns) = word.split_once('=')?;
-        let median_ns: u64 = median_ns.parse().ok()?;
-        Some(SyncTime { contender: SyncContender::Fence(method.parse().ok()?), median_ns: median_ns as f64 })
+        let median_ns = median_ns.parse().ok()?;
+        Some(SyncTime { contender: SyncContender::Fence(method.parse().ok()?), median_ns })
     });
     Some(SyncCell { size_bytes, client_count, round_count, times: times.collect::<Option<_>>()?, chosen })
 }

@@ -32,13 +32,13 @@ const PLACES: u64 = 8;
 const PLACE_BYTES: u64 = 64 << 10;
 
 /// Rounds that the time limit is divided into; how many there are depends on the disk.
-const ROUNDS: u32 = 9;
+const ROUNDS: u32 = 15;
 
 /// Fewer prove nothing.
 const ROUNDS_MIN: usize = 3;
 
-/// A method replaces `fdatasync` only if its median is below so much of that of `fdatasync`, so that noise does not decide.
-const CLEARLY_FASTER: f64 = 0.97;
+/// A method replaces `fdatasync` only if its median is below so many percent of that of `fdatasync`, so that noise does not decide.
+const CLEARLY_FASTER_PERCENT: u64 = 97;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,16 +62,16 @@ impl fmt::Display for SyncContender {
 }
 
 /// How long one contender took.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyncTime {
     /// What was measured.
     pub contender: SyncContender,
     /// Wall time divided by the writes of all clients together: median of rounds, in nanoseconds.
-    pub median_ns: f64,
+    pub median_ns: u64,
 }
 
 /// Writes of one length by one number of clients.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncCell {
     /// Length of each write.
     pub size_bytes: u64,
@@ -87,23 +87,23 @@ pub struct SyncCell {
 
 impl SyncCell {
     /// The median of a contender, in nanoseconds.
-    pub fn median_ns(&self, contender: SyncContender) -> Option<f64> {
+    pub fn median_ns(&self, contender: SyncContender) -> Option<u64> {
         self.times.iter().find(|time| time.contender == contender).map(|time| time.median_ns)
     }
 
     /// The contender with the lowest median.
     pub fn best(&self) -> Option<SyncTime> {
-        self.times.iter().copied().min_by(|one, other| one.median_ns.total_cmp(&other.median_ns))
+        self.times.iter().copied().min_by_key(|time| time.median_ns)
     }
 
     /// Median of the chosen method divided by the lowest of all contenders, at least 1.
     pub fn chosen_to_best(&self) -> Option<f64> {
-        Some(self.median_ns(SyncContender::Fence(self.chosen))? / self.best()?.median_ns)
+        Some(self.median_ns(SyncContender::Fence(self.chosen))? as f64 / self.best()?.median_ns as f64)
     }
 }
 
 /// What was measured on one file system.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncMeasurement {
     /// The file system's name in the mount table.
     pub file_system: String,
@@ -144,7 +144,7 @@ pub fn measure_sync(directory: &Path, limit: Duration, with_others: bool) -> Res
     // The first round loads pages and blocks and does not count.
     for round in 0.. {
         for (index, (size_bytes, client_count)) in cells.iter().enumerate() {
-            let mut times = vec![0.0; contenders.len()];
+            let mut times = vec![0; contenders.len()];
             for turn in 0..contenders.len() {
                 let at = (turn + round) % contenders.len();
                 let slot = if round == 0 { Duration::ZERO } else { slot };
@@ -164,7 +164,7 @@ pub fn measure_sync(directory: &Path, limit: Duration, with_others: bool) -> Res
 }
 
 /// Compares the contenders by their rounds, each of which has a time of every contender.
-fn cell(size_bytes: u64, client_count: usize, contenders: &[SyncContender], rounds: &[Vec<f64>]) -> SyncCell {
+fn cell(size_bytes: u64, client_count: usize, contenders: &[SyncContender], rounds: &[Vec<u64>]) -> SyncCell {
     let of = |index: usize| rounds.iter().map(|times| times[index]).collect::<Vec<_>>();
     let times = contenders.iter().enumerate();
     let times = times.map(|(index, contender)| SyncTime { contender: *contender, median_ns: median(of(index)) });
@@ -178,19 +178,16 @@ fn cell(size_bytes: u64, client_count: usize, contenders: &[SyncContender], roun
 }
 
 /// Whether one is faster than the other by its median, and in at least three of four rounds.
-fn is_clearly_faster(one: &[f64], other: &[f64]) -> bool {
+fn is_clearly_faster(one: &[u64], other: &[u64]) -> bool {
     let won_count = one.iter().zip(other).filter(|(one, other)| one < other).count();
-    median(one.to_vec()) < CLEARLY_FASTER * median(other.to_vec()) && won_count * 4 >= one.len() * 3
+    let is_lower = median(one.to_vec()) * 100 < median(other.to_vec()) * CLEARLY_FASTER_PERCENT;
+    is_lower && won_count * 4 >= one.len() * 3
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => f64::NAN,
-        len if len % 2 == 1 => values[middle],
-        _ => f64::midpoint(values[middle - 1], values[middle]),
-    }
+/// The value in the middle, the upper of two; 0 of none.
+fn median(mut values: Vec<u64>) -> u64 {
+    values.sort_unstable();
+    values.get(values.len() / 2).copied().unwrap_or(0)
 }
 
 /// A file that is measured on.
@@ -248,7 +245,7 @@ impl Stage {
         size_bytes: u64,
         client_count: usize,
         slot: Duration,
-    ) -> Result<f64, MemError> {
+    ) -> Result<u64, MemError> {
         let (start, is_over) = (Barrier::new(client_count + 1), AtomicBool::new(false));
         let run = |client: usize| {
             let mut bytes = vec![client as u8; size_bytes as usize];
@@ -273,7 +270,7 @@ impl Stage {
             for client in clients {
                 write_count += client.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
             }
-            Ok(begun.elapsed().as_nanos() as f64 / write_count as f64)
+            Ok((begun.elapsed() / u32::try_from(write_count).unwrap_or(u32::MAX)).as_nanos() as u64)
         })
     }
 
