@@ -8,7 +8,7 @@ use std::{
 };
 
 use anyhow::bail;
-use pmof_console::output;
+use pmof_console::{output, words};
 use pmof_doctor::{FlushTimes, Platform, Report, examine};
 use pmof_mem::{MediumProbe, System, causes, measure_sync, probe};
 
@@ -31,23 +31,23 @@ pub(crate) struct DoctorArgs {
     /// Directories, files and devices to judge in addition to those found; the current directory by default
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
-    /// In each named directory, also measure how long writes and their flushes take by each system call, for about 5 s, in a file of 8 MiB
-    /// without a name. `pmof serve` chooses by what was measured.
+    /// In each named directory, also measure how long writes and their flushes take by each system call, in a file of 8 MiB without a name.
+    /// `pmof serve` chooses by what was measured
     #[arg(long)]
     measure: bool,
+    /// How long each directory is measured, such as 30s. A slow or busy disk needs more
+    #[arg(long, value_name = "TIME", default_value = "5s", requires = "measure", value_parser = words::time)]
+    measure_time: Duration,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
-/// How long a directory is measured, four calls in six cases.
-const MEASURE_LIMIT: Duration = Duration::from_secs(5);
-
 pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let defaults = [PathBuf::from(".")];
     let paths: &[PathBuf] = if args.paths.is_empty() { &defaults } else { &args.paths };
     let (probes, mut errors) = probe_all(paths);
-    let flush_times = if args.measure { measure_all(&probes, &mut errors) } else { Vec::new() };
+    let flush_times = if args.measure { measure_all(&probes, args.measure_time, &mut errors) } else { Vec::new() };
     let platform = Platform { system: System::real(), paths: probes, libfabric: fabric::ask(), rds: rds::ask() };
     let report = Report { flush_times, ..examine(&platform, &verbs::Verbs::ask()) };
     if args.json {
@@ -60,10 +60,10 @@ pub(crate) fn run(args: &DoctorArgs) -> anyhow::Result<()> {
 }
 
 /// Measures the directories among the places, and keeps what was found for `pmof serve`.
-fn measure_all(probes: &[MediumProbe], errors: &mut Vec<String>) -> Vec<FlushTimes> {
+fn measure_all(probes: &[MediumProbe], limit: Duration, errors: &mut Vec<String>) -> Vec<FlushTimes> {
     let cache = flush_cache();
     let directories = probes.iter().map(|probe| probe.path.as_path()).filter(|path| path.is_dir());
-    let mut measure = |path: &Path| match measure_sync(path, MEASURE_LIMIT, true) {
+    let mut measure = |path: &Path| match measure_sync(path, limit, true) {
         Ok(measurement) => {
             // A cache that cannot be written costs `pmof serve` a second.
             let _ = cache.as_ref().map(|cache| cache.remember(path, &measurement));

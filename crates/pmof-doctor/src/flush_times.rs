@@ -64,7 +64,7 @@ fn remark(file_system: &str) -> Option<&'static str> {
              newly allocated data of others first (data=ordered): keep pools on a file system of their own, or on XFS",
         ),
         "xfs" => Some(
-            "where a flush has to write the log, XFS writes it up to the last change of the pool's file, and no data of other files",
+            "where a flush has to write the log, XFS writes it up to the last change of the pool's file, with what others logged before it, and no data of other files",
         ),
         _ => None,
     }

@@ -9,8 +9,9 @@ use std::ops::Range;
 
 use pmof_locks::Mutex;
 
-/// Pages are counted in units of this size: no block of a file system is longer, and the device reads whole blocks.
-const UNIT_BYTES: u64 = 64 << 10;
+/// Pages are counted in units of this size: no block of a file system is longer, no folio that a pwrite of at most so many bytes makes, and the
+/// device reads whole blocks.
+pub(crate) const UNIT_BYTES: u64 = 64 << 10;
 
 /// Units that are remembered one by one. With more, the whole file counts as dirty until the next flush.
 const UNITS_MAX: usize = 32;

@@ -203,7 +203,7 @@ impl SyncState {
             is_poisoned: AtomicBool::new(false),
             is_host_cached,
             choice: SyncChoice::default(),
-            pending: PendingWrites::all(),
+            pending: PendingWrites::default(),
             device: OnceLock::new(),
             dirty_pages: DirtyPages::all(),
         }
@@ -265,7 +265,8 @@ impl SyncState {
         }
         let Pending { range, write_count, len_bytes } = self.pending.take();
         let range = whole_units(&range?);
-        // Where more is dirty than is remembered, only a flush of the whole file lets short stores use pwrite(2) again.
+        // All is dirty before the first flush, since a process that died may have left bytes anywhere, and where more is than is remembered:
+        // only a flush of the whole file lets short stores use pwrite(2) again.
         let is_chosen = self.choice.method(len_bytes, write_count) == SyncMethod::Msync;
         (is_chosen && !self.dirty_pages.is_all_dirty()).then(|| range.start..range.end.min(mapping.len_bytes()))
     }

@@ -14,7 +14,7 @@ use rustix::{
 
 use crate::{
     Declaration, Durability, Medium, MediumKind, MemError, Promise, Settled, SyncChoice, System,
-    dirty_pages::Storing,
+    dirty_pages::{Storing, UNIT_BYTES},
     file::{NO_PATH, Opened, create_whole, inspect, io_error, map_error, open_existing, seal_memory, unnamed_memory},
     flush::{Flush, Flushed, promise_of},
     forks::Process,
@@ -28,9 +28,9 @@ use crate::{
 /// The longest medium: mmap, file offsets and pointer arithmetic are all bounded by it.
 pub const LEN_BYTES_MAX: u64 = i64::MAX as u64;
 
-/// Stores of at most so many bytes to clean pages of files behind the page cache use pwrite(2), which takes no page fault. Longer ones would keep
-/// other stores waiting for too long.
-const PWRITE_MAX_BYTES: usize = 64 << 10;
+/// Stores of at most so many bytes to clean pages of files behind the page cache use pwrite(2), which takes no page fault. No more, since the
+/// kernel may keep what a longer one stores in a folio that reaches beyond the unit of [`DirtyPages`](crate::dirty_pages::DirtyPages).
+const PWRITE_MAX_BYTES: usize = UNIT_BYTES as usize;
 
 /// Memory that the kernel mapped, with what its medium can promise. Unmapped on drop.
 ///
