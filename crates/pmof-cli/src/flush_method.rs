@@ -25,32 +25,61 @@ pub(crate) enum FlushMethod {
     Msync,
 }
 
+/// The calls for pools in files, and where they come from.
+#[derive(Debug)]
+pub(crate) struct ChosenFlush {
+    pub(crate) choice: SyncChoice,
+    origin: Origin,
+}
+
+#[derive(Debug)]
+enum Origin {
+    Named,
+    Measured,
+    Unmeasured { why: String },
+}
+
 impl FlushMethod {
     /// The calls for pools under `root`. `may_measure`: there is time for it, where nothing is known yet.
-    pub(crate) fn choice(self, root: &Path, may_measure: bool) -> SyncChoice {
+    pub(crate) fn choose(self, root: &Path, may_measure: bool) -> ChosenFlush {
+        let named = |method| ChosenFlush { choice: SyncChoice::always(method), origin: Origin::Named };
         match self {
-            Self::Fdatasync => SyncChoice::always(SyncMethod::Fdatasync),
-            Self::Msync => SyncChoice::always(SyncMethod::Msync),
-            Self::Auto => measured_choice(root, may_measure),
+            Self::Fdatasync => named(SyncMethod::Fdatasync),
+            Self::Msync => named(SyncMethod::Msync),
+            Self::Auto => measured(root, may_measure),
         }
     }
 }
 
-fn measured_choice(root: &Path, may_measure: bool) -> SyncChoice {
-    let Some(cache) = flush_cache() else { return SyncChoice::default() };
-    let source = cache.choose(root, may_measure.then_some(MEASURE_LIMIT));
-    let choice = source.choice();
-    let root = root.display();
-    match &source {
-        SyncSource::Usual { why } => {
-            log::debug!(event = "flush_method", root:%, method = "fdatasync", reason = why.as_str(); "files in {root} are flushed by fdatasync: {why}");
-        }
-        SyncSource::Measured(_) | SyncSource::Cached(_) => {
-            let method = described(choice);
-            log::info!(event = "flush_method", root:%, method = method.as_str(); "files in {root} are flushed by {method}, as measured");
+impl ChosenFlush {
+    /// Tells the log, once the target runs.
+    pub(crate) fn tell(&self, root: &Path) {
+        let (root, method) = (root.display(), described(self.choice));
+        match &self.origin {
+            Origin::Unmeasured { why } => {
+                log::debug!(event = "flush_method", root:%, method = method.as_str(), reason = why.as_str(); "files in {root} are flushed by {method}: {why}");
+            }
+            Origin::Named => {
+                log::info!(event = "flush_method", root:%, method = method.as_str(); "files in {root} are flushed by {method}, as the option says");
+            }
+            Origin::Measured => {
+                log::info!(event = "flush_method", root:%, method = method.as_str(); "files in {root} are flushed by {method}, as measured");
+            }
         }
     }
-    choice
+}
+
+fn measured(root: &Path, may_measure: bool) -> ChosenFlush {
+    let source = match flush_cache() {
+        Some(cache) => cache.choose(root, may_measure.then_some(MEASURE_LIMIT)),
+        None => SyncSource::Usual { why: "there is no cache directory".into() },
+    };
+    let choice = source.choice();
+    let origin = match source {
+        SyncSource::Usual { why } => Origin::Unmeasured { why },
+        SyncSource::Measured(_) | SyncSource::Cached(_) => Origin::Measured,
+    };
+    ChosenFlush { choice, origin }
 }
 
 /// `fdatasync`, or `msync for 512 x 16, 4096 x 1; else fdatasync`.
@@ -102,9 +131,9 @@ mod tests {
     #[test]
     fn an_operator_overrides_what_was_measured() {
         let root = Path::new("/no/such/root");
-        assert_eq!(FlushMethod::Msync.choice(root, true), SyncChoice::always(SyncMethod::Msync));
-        assert_eq!(FlushMethod::Fdatasync.choice(root, true), SyncChoice::default());
-        assert_eq!(FlushMethod::Auto.choice(root, true), SyncChoice::default(), "there is nothing to measure");
+        assert_eq!(FlushMethod::Msync.choose(root, true).choice, SyncChoice::always(SyncMethod::Msync));
+        assert_eq!(FlushMethod::Fdatasync.choose(root, true).choice, SyncChoice::default());
+        assert_eq!(FlushMethod::Auto.choose(root, true).choice, SyncChoice::default(), "there is nothing to measure");
     }
 
     #[test]

@@ -24,7 +24,7 @@ use signal_hook::{
     iterator::Signals,
 };
 
-use crate::flush_method::FlushMethod;
+use crate::flush_method::{ChosenFlush, FlushMethod};
 use config::{ConfigFile, Configuration};
 use logger::{LogFormat, LogLevel, LogTo, Logger};
 use metrics::{MetricsAddress, MetricsServer};
@@ -216,14 +216,19 @@ impl ServeArgs {
             let (data_address, data_ports) = (self.data_address, self.data_ports.clone());
             return run_stdio(
                 &root,
-                StdioOptions::default().service(self.options(&root)).data_address(data_address).data_ports(data_ports),
+                StdioOptions::default()
+                    .service(self.options(&self.chosen_flush(&root)))
+                    .data_address(data_address)
+                    .data_ports(data_ports),
             );
         }
         let root =
             self.root.as_deref().context("no directory for the pools: give --root, or root in the configuration")?;
         // Before it is ready: a signal that comes meanwhile is not lost.
         let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot handle signals")?;
-        let service = Service::start(root, &self.listen, self.options(root))?;
+        let flush = self.chosen_flush(root);
+        let service = Service::start(root, &self.listen, self.options(&flush))?;
+        flush.tell(root);
         let metrics =
             self.metrics.as_ref().map(|address| MetricsServer::start(address, service.observer(), self.metrics_pools));
         let _metrics = metrics.transpose()?;
@@ -251,7 +256,12 @@ impl ServeArgs {
         self.log_level.unwrap_or(if self.stdio { LogLevel::Error } else { LogLevel::Info })
     }
 
-    fn options(&self, root: &Path) -> ServiceOptions {
+    /// How pools under `root` are flushed. A target that serves one command or one ssh session is not kept waiting for a measurement.
+    fn chosen_flush(&self, root: &Path) -> ChosenFlush {
+        self.flush_method.choose(root, !self.stdio && self.exit_with_parent.is_none())
+    }
+
+    fn options(&self, flush: &ChosenFlush) -> ServiceOptions {
         let kept = self.declare_memory_kept.then_some(Declaration::MemoryKept);
         let declaration = self.declare_battery_backed.then_some(Declaration::BatteryBacked).or(kept);
         let devices = self.device.iter().map(|DevicePool(name, path)| (name.clone(), path.clone())).collect();
@@ -260,13 +270,11 @@ impl ServeArgs {
             .atomic_write(!self.no_atomic_write)
             .inbound_declared(self.declare_inbound_persistent)
             .shared_receives(self.shared_receives);
-        // A target that serves one command or one ssh session is not kept waiting.
-        let may_measure = !self.stdio && self.exit_with_parent.is_none();
         let store = StoreOptions::default()
             .declaration(declaration)
             .devices(devices)
             .max_pool_bytes(self.max_pool_size)
-            .sync_choice(self.flush_method.choice(root, may_measure));
+            .sync_choice(flush.choice);
         let options = ServiceOptions::default()
             .workers(self.workers)
             .trust_network(self.trust_network)
