@@ -7,8 +7,8 @@
 //! ```text
 //! pmof sync times 1
 //! on ext4 /dev/sda1 8:1 Linux 6.12.1 rw,relatime serial=S3Z9
-//! 512 1 9 fdatasync=70500 msync=71300
-//! 512 16 9 fdatasync=17800 msync=17900
+//! 512 1 15 fdatasync=70500/1000 msync=71300/1011 fdatasync
+//! 512 16 15 fdatasync=17800/1000 msync=16900/949 msync
 //! ...
 //! crc32c 1b2c3d4e
 //! ```
@@ -203,7 +203,7 @@ fn text_of(identity: &Identity, measurement: &SyncMeasurement) -> String {
         for time in &cell.times {
             // Fences only: the rest is for information.
             if let SyncContender::Fence(method) = time.contender {
-                let _ = write!(text, " {method}={}", time.median_ns);
+                let _ = write!(text, " {method}={}/{}", time.median_ns, time.to_fdatasync_permille);
             }
         }
         let _ = writeln!(text, " {}", cell.chosen);
@@ -240,9 +240,13 @@ fn parse_cell(line: &str) -> Option<SyncCell> {
     let mut words: Vec<_> = words.collect();
     let chosen = words.pop()?.parse().ok()?;
     let times = words.into_iter().map(|word| {
-        let (method, median_ns) = word.split_once('=')?;
-        let median_ns = median_ns.parse().ok()?;
-        Some(SyncTime { contender: SyncContender::Fence(method.parse().ok()?), median_ns })
+        let (method, times) = word.split_once('=')?;
+        let (median_ns, to_fdatasync) = times.split_once('/')?;
+        Some(SyncTime {
+            contender: SyncContender::Fence(method.parse().ok()?),
+            median_ns: median_ns.parse().ok()?,
+            to_fdatasync_permille: to_fdatasync.parse().ok()?,
+        })
     });
     Some(SyncCell { size_bytes, client_count, round_count, times: times.collect::<Option<_>>()?, chosen })
 }

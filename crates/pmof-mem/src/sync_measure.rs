@@ -2,7 +2,7 @@
 //!
 //! The calls that a fence may use are measured through [`Memory`] itself, with fences that clients share as they do in a target. Writes with
 //! `RWF_DSYNC` and `O_DSYNC` are measured for information. The contenders take turns in rounds, so that what else the disk does meets all of
-//! them; medians of rounds are compared.
+//! them. Compared are the times of the same round, so that what changes from one round to the next counts for none.
 
 use std::{
     fmt, io,
@@ -31,14 +31,17 @@ const PLACES: u64 = 8;
 /// Distance of places: the longest write.
 const PLACE_BYTES: u64 = 64 << 10;
 
-/// Rounds that the time limit is divided into; how many there are depends on the disk.
+/// Rounds that a time limit has room for at least, unless single writes take longer than their slot.
 const ROUNDS: u32 = 15;
+
+/// The longest slot of a contender: more time is for more rounds.
+const SLOT_MAX: Duration = Duration::from_millis(10);
 
 /// Fewer prove nothing.
 const ROUNDS_MIN: usize = 3;
 
-/// A method replaces `fdatasync` only if its median is below so many percent of that of `fdatasync`, so that noise does not decide.
-const CLEARLY_FASTER_PERCENT: u64 = 97;
+/// A method replaces `fdatasync` only if it takes less than so many thousandths of its time, so that noise does not decide.
+const CLEARLY_FASTER_PERMILLE: u64 = 970;
 
 /// What is measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -68,6 +71,8 @@ pub struct SyncTime {
     pub contender: SyncContender,
     /// Wall time divided by the writes of all clients together: median of rounds, in nanoseconds.
     pub median_ns: u64,
+    /// Its time divided by that of `fdatasync` in the same round: median, in thousandths.
+    pub to_fdatasync_permille: u64,
 }
 
 /// Writes of one length by one number of clients.
@@ -86,19 +91,14 @@ pub struct SyncCell {
 }
 
 impl SyncCell {
-    /// The median of a contender, in nanoseconds.
-    pub fn median_ns(&self, contender: SyncContender) -> Option<u64> {
-        self.times.iter().find(|time| time.contender == contender).map(|time| time.median_ns)
+    /// The times of a contender.
+    pub fn time(&self, contender: SyncContender) -> Option<SyncTime> {
+        self.times.iter().copied().find(|time| time.contender == contender)
     }
 
-    /// The contender with the lowest median.
+    /// The fastest contender.
     pub fn best(&self) -> Option<SyncTime> {
-        self.times.iter().copied().min_by_key(|time| time.median_ns)
-    }
-
-    /// Median of the chosen method divided by the lowest of all contenders, at least 1.
-    pub fn chosen_to_best(&self) -> Option<f64> {
-        Some(self.median_ns(SyncContender::Fence(self.chosen))? as f64 / self.best()?.median_ns as f64)
+        self.times.iter().copied().min_by_key(|time| time.to_fdatasync_permille)
     }
 }
 
@@ -139,7 +139,7 @@ pub fn measure_sync(directory: &Path, limit: Duration, with_others: bool) -> Res
         .flat_map(|size| SyncChoice::CLIENTS.map(|clients| (size, clients)))
         .collect();
     let slot_count = u32::try_from(cells.len() * contenders.len()).unwrap_or(u32::MAX).saturating_mul(ROUNDS);
-    let (begun, slot) = (Instant::now(), limit / slot_count);
+    let (begun, slot) = (Instant::now(), (limit / slot_count).min(SLOT_MAX));
     let mut rounds = vec![Vec::new(); cells.len()];
     // The first round loads pages and blocks and does not count.
     for round in 0.. {
@@ -166,22 +166,27 @@ pub fn measure_sync(directory: &Path, limit: Duration, with_others: bool) -> Res
 /// Compares the contenders by their rounds, each of which has a time of every contender.
 fn cell(size_bytes: u64, client_count: usize, contenders: &[SyncContender], rounds: &[Vec<u64>]) -> SyncCell {
     let of = |index: usize| rounds.iter().map(|times| times[index]).collect::<Vec<_>>();
-    let times = contenders.iter().enumerate();
-    let times = times.map(|(index, contender)| SyncTime { contender: *contender, median_ns: median(of(index)) });
-    let index_of = |method| contenders.iter().position(|contender| *contender == SyncContender::Fence(method));
-    let is_faster = match (index_of(SyncMethod::Fdatasync), index_of(SyncMethod::Msync)) {
-        (Some(usual), Some(other)) => is_clearly_faster(&of(other), &of(usual)),
-        _ => false,
-    };
+    let usual = contenders.iter().position(|contender| *contender == SyncContender::Fence(SyncMethod::Fdatasync));
+    let usual = usual.map(of).unwrap_or_default();
+    let ratios =
+        |times: &[u64]| times.iter().zip(&usual).map(|(own, usual)| own * 1000 / usual.max(&1)).collect::<Vec<_>>();
+    let times = contenders.iter().enumerate().map(|(index, contender)| SyncTime {
+        contender: *contender,
+        median_ns: median(of(index)),
+        to_fdatasync_permille: median(ratios(&of(index))),
+    });
+    let msync = contenders.iter().position(|contender| *contender == SyncContender::Fence(SyncMethod::Msync));
+    let is_faster = msync.is_some_and(|index| is_clearly_faster(&ratios(&of(index))));
     let chosen = if is_faster { SyncMethod::Msync } else { SyncMethod::Fdatasync };
     SyncCell { size_bytes, client_count, round_count: rounds.len(), times: times.collect(), chosen }
 }
 
-/// Whether one is faster than the other by its median, and in at least three of four rounds.
-fn is_clearly_faster(one: &[u64], other: &[u64]) -> bool {
-    let won_count = one.iter().zip(other).filter(|(one, other)| one < other).count();
-    let is_lower = median(one.to_vec()) * 100 < median(other.to_vec()) * CLEARLY_FASTER_PERCENT;
-    is_lower && won_count * 4 >= one.len() * 3
+/// Whether a method is faster than `fdatasync` by its ratios, in thousandths: by their median, and in more rounds than a coin would give it:
+/// half of them and twice the standard deviation of that.
+fn is_clearly_faster(ratios: &[u64]) -> bool {
+    let won_count = ratios.iter().filter(|ratio| **ratio < 1000).count();
+    let is_sure = won_count as f64 >= ratios.len() as f64 / 2.0 + (ratios.len() as f64).sqrt();
+    is_sure && median(ratios.to_vec()) < CLEARLY_FASTER_PERMILLE
 }
 
 /// The value in the middle, the upper of two; 0 of none.

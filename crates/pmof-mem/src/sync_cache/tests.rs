@@ -16,8 +16,16 @@ fn measurement() -> SyncMeasurement {
         client_count,
         round_count: 9,
         times: vec![
-            SyncTime { contender: SyncContender::Fence(SyncMethod::Fdatasync), median_ns: 100 },
-            SyncTime { contender: SyncContender::Fence(SyncMethod::Msync), median_ns: 90 + index as u64 },
+            SyncTime {
+                contender: SyncContender::Fence(SyncMethod::Fdatasync),
+                median_ns: 100,
+                to_fdatasync_permille: 1000,
+            },
+            SyncTime {
+                contender: SyncContender::Fence(SyncMethod::Msync),
+                median_ns: 90 + index as u64,
+                to_fdatasync_permille: 900,
+            },
         ],
         chosen: if index % 2 == 0 { SyncMethod::Msync } else { SyncMethod::Fdatasync },
     });

@@ -13,25 +13,39 @@ fn chosen(rounds: &[[u64; 2]]) -> SyncMethod {
 #[test]
 fn only_a_clear_gain_is_chosen() {
     let usual = SyncMethod::Fdatasync;
-    assert_eq!(chosen(&[[100, 98]; 9]), usual, "two in a hundred may be noise");
-    assert_eq!(chosen(&[[100, 96]; 9]), SyncMethod::Msync);
-    assert_eq!(chosen(&[[100, 120]; 9]), usual);
+    assert_eq!(chosen(&[[1000, 980]; 9]), usual, "two in a hundred may be noise");
+    assert_eq!(chosen(&[[1000, 960]; 9]), SyncMethod::Msync);
+    assert_eq!(chosen(&[[1000, 1200]; 9]), usual);
     // A lower median, but the rounds disagree.
-    let mut rounds = vec![[100, 90]; 5];
-    rounds.extend([[80, 300]; 3]);
-    assert_eq!(chosen(&rounds), usual, "three of eight rounds say otherwise");
+    let mut rounds = vec![[1000, 900]; 6];
+    rounds.extend([[1000, 3000]; 3]);
+    assert_eq!(chosen(&rounds), usual, "three of nine rounds say otherwise");
     // One round with a disturbance changes nothing.
-    let mut rounds = vec![[100, 80]; 8];
-    rounds.push([100, 900]);
+    let mut rounds = vec![[1000, 800]; 8];
+    rounds.push([1000, 9000]);
     assert_eq!(chosen(&rounds), SyncMethod::Msync);
+    // In many rounds fewer have to agree.
+    let mut rounds = vec![[1000, 900]; 61];
+    rounds.extend([[1000, 1100]; 39]);
+    assert_eq!(chosen(&rounds), SyncMethod::Msync);
+    assert_eq!(chosen(&rounds[8..]), usual, "53 of 92");
+}
+
+#[test]
+fn rounds_of_a_busy_disk_are_compared_each_with_itself() {
+    // Each is slower than the one before, and msync faster in every one.
+    let rounds: Vec<_> = (1..=9).map(|round| [round * 1000, round * 900]).collect();
+    assert_eq!(chosen(&rounds), SyncMethod::Msync);
+    let cell = cell(512, 1, &FENCES, &rounds.iter().map(|times| times.to_vec()).collect::<Vec<_>>());
+    assert_eq!((cell.times[1].median_ns, cell.times[1].to_fdatasync_permille), (4500, 900));
 }
 
 #[test]
 fn the_best_counts_calls_that_fences_cannot_use() {
     let contenders = [FENCES[0], FENCES[1], SyncContender::RwfDsync];
-    let cell = cell(4096, 16, &contenders, &vec![vec![110, 104, 100]; 3]);
+    let cell = cell(4096, 16, &contenders, &vec![vec![1100, 1040, 1000]; 9]);
     assert_eq!((cell.chosen, cell.best().map(|best| best.contender)), (SyncMethod::Msync, Some(contenders[2])));
-    assert!((cell.chosen_to_best().unwrap() - 1.04).abs() < 1e-9);
+    assert_eq!(cell.time(contenders[1]).map(|time| time.to_fdatasync_permille), Some(945));
 }
 
 #[test]
@@ -57,7 +71,7 @@ fn a_directory_is_measured_within_its_limit() {
     assert_eq!(measured.cells.len(), SyncChoice::SIZES_BYTES.len() * SyncChoice::CLIENTS.len());
     for cell in &measured.cells {
         assert!(cell.times.iter().all(|time| time.median_ns > 0), "{cell:?}");
-        assert!(cell.chosen_to_best().unwrap() >= 1.0);
+        assert_eq!(cell.times[0].to_fdatasync_permille, 1000, "it is compared with itself");
     }
 }
 
