@@ -15,6 +15,7 @@ mod copy;
 mod demo;
 mod doctor;
 mod failure;
+mod flush_method;
 mod named;
 mod new_file;
 mod pool;

@@ -24,6 +24,7 @@ use signal_hook::{
     iterator::Signals,
 };
 
+use crate::flush_method::{ChosenFlush, FlushMethod};
 use config::{ConfigFile, Configuration};
 use logger::{LogFormat, LogLevel, LogTo, Logger};
 use metrics::{MetricsAddress, MetricsServer};
@@ -112,6 +113,10 @@ pub(crate) struct ServeArgs {
     /// takes all of it. May be given several times.
     #[arg(long, value_name = "NAME=PATH", value_parser = parsed::<DevicePool>)]
     device: Vec<DevicePool>,
+    /// System call that flushes pools in files behind the page cache. Each is as durable; `auto` takes the fastest by measurement, once for a file
+    /// system, for about a second at the first start (see `pmof doctor --measure`)
+    #[arg(long, value_enum, value_name = "METHOD", default_value_t)]
+    flush_method: FlushMethod,
     /// Do not offer the FLUSH operation of RDMA devices
     #[arg(long)]
     no_native_flush: bool,
@@ -211,14 +216,19 @@ impl ServeArgs {
             let (data_address, data_ports) = (self.data_address, self.data_ports.clone());
             return run_stdio(
                 &root,
-                StdioOptions::default().service(self.options()).data_address(data_address).data_ports(data_ports),
+                StdioOptions::default()
+                    .service(self.options(&self.chosen_flush(&root)))
+                    .data_address(data_address)
+                    .data_ports(data_ports),
             );
         }
         let root =
             self.root.as_deref().context("no directory for the pools: give --root, or root in the configuration")?;
         // Before it is ready: a signal that comes meanwhile is not lost.
         let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).context("cannot handle signals")?;
-        let service = Service::start(root, &self.listen, self.options())?;
+        let flush = self.chosen_flush(root);
+        let service = Service::start(root, &self.listen, self.options(&flush))?;
+        flush.tell(root);
         let metrics =
             self.metrics.as_ref().map(|address| MetricsServer::start(address, service.observer(), self.metrics_pools));
         let _metrics = metrics.transpose()?;
@@ -246,7 +256,12 @@ impl ServeArgs {
         self.log_level.unwrap_or(if self.stdio { LogLevel::Error } else { LogLevel::Info })
     }
 
-    fn options(&self) -> ServiceOptions {
+    /// How pools under `root` are flushed. A target that serves one command or one ssh session is not kept waiting for a measurement.
+    fn chosen_flush(&self, root: &Path) -> ChosenFlush {
+        self.flush_method.choose(root, !self.stdio && self.exit_with_parent.is_none())
+    }
+
+    fn options(&self, flush: &ChosenFlush) -> ServiceOptions {
         let kept = self.declare_memory_kept.then_some(Declaration::MemoryKept);
         let declaration = self.declare_battery_backed.then_some(Declaration::BatteryBacked).or(kept);
         let devices = self.device.iter().map(|DevicePool(name, path)| (name.clone(), path.clone())).collect();
@@ -255,8 +270,11 @@ impl ServeArgs {
             .atomic_write(!self.no_atomic_write)
             .inbound_declared(self.declare_inbound_persistent)
             .shared_receives(self.shared_receives);
-        let store =
-            StoreOptions::default().declaration(declaration).devices(devices).max_pool_bytes(self.max_pool_size);
+        let store = StoreOptions::default()
+            .declaration(declaration)
+            .devices(devices)
+            .max_pool_bytes(self.max_pool_size)
+            .sync_choice(flush.choice);
         let options = ServiceOptions::default()
             .workers(self.workers)
             .trust_network(self.trust_network)

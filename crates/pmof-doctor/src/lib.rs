@@ -10,6 +10,7 @@
 
 mod advice;
 mod fabric;
+mod flush_times;
 mod machine;
 mod memory;
 mod pmem;
@@ -21,6 +22,7 @@ mod text;
 
 pub use advice::Finding;
 pub use fabric::{FabricProvider, Libfabric};
+pub use flush_times::{FlushCall, FlushCell, FlushTimes};
 pub use machine::{Cpu, HugePages, Limit, Limits, NumaNode, PowerSupply, SwapArea, cpu_write_back};
 pub use memory::{FlushMethod, Memory, Route, Transport};
 pub use pmem::{CxlMemdev, DaxDevice, Namespace, Region};

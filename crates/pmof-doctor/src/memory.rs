@@ -46,6 +46,9 @@ pub struct Memory {
     pub declared_mechanism: Option<Mechanism>,
     /// What was read, and what it said.
     pub evidence_found: Vec<String>,
+    /// The longest direct write that a power cut leaves whole or undone, by what the kernel says of a file there; 0 where it promises none,
+    /// `None` where it does not say. Pools are mapped, and have 8 aligned bytes whatever this is.
+    pub untorn_direct_write_bytes: Option<u32>,
     /// What keeps it from more.
     #[serde(rename = "reason")]
     pub why: Option<String>,
@@ -180,6 +183,7 @@ impl Memory {
             evidence: probe.promise.evidence,
             declared_mechanism: probe.declared.map(|promise| promise.mechanism),
             evidence_found: probe.evidence.clone(),
+            untorn_direct_write_bytes: probe.untorn.map(|untorn| untorn.max_bytes),
             why: probe.mend.clone(),
             improve: advice::memory(probe, mount, context),
             routes: Vec::new(),

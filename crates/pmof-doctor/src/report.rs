@@ -6,8 +6,8 @@ use pmof_mem::{MediumProbe, MountProbe, System, causes, probe_anonymous, probe_m
 use serde::Serialize;
 
 use crate::{
-    Cpu, CxlMemdev, DaxDevice, Libfabric, Limits, Memory, NumaNode, PowerSupply, RdmaCapabilities, RdmaDevice, Rds,
-    Region, SwapArea,
+    Cpu, CxlMemdev, DaxDevice, FlushTimes, Libfabric, Limits, Memory, NumaNode, PowerSupply, RdmaCapabilities,
+    RdmaDevice, Rds, Region, SwapArea,
     advice::{self, Context, Finding, Whole},
     machine,
     memory::Place,
@@ -58,6 +58,8 @@ pub struct Report {
     pub swap_areas: Vec<SwapArea>,
     /// Batteries and the like: information, never evidence.
     pub power_supplies: Vec<PowerSupply>,
+    /// How long flushes took where they were measured.
+    pub flush_times: Vec<FlushTimes>,
     /// What concerns the machine as a whole.
     pub findings: Vec<Finding>,
 }
@@ -121,6 +123,7 @@ pub fn examine(platform: &Platform, capabilities: &dyn RdmaCapabilities) -> Repo
         numa_nodes,
         swap_areas: machine::swap_areas(system),
         power_supplies: machine::power_supplies(system),
+        flush_times: Vec::new(),
         findings,
     }
 }

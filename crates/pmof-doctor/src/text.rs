@@ -35,6 +35,7 @@ impl Display for Report {
         self.libfabric(f)?;
         self.rds(f)?;
         self.limits(f)?;
+        self.flush_times.iter().try_for_each(|times| write!(f, "\n{times}"))?;
         writeln!(f, "\nWhy, and what to do")?;
         for memory in &self.memories {
             details(memory, f)?;
@@ -241,6 +242,9 @@ fn details(memory: &Memory, f: &mut Formatter<'_>) -> fmt::Result {
     for sentence in &memory.evidence_found {
         writeln!(f, "    known   {sentence}")?;
     }
+    if let Some(bytes) = memory.untorn_direct_write_bytes {
+        writeln!(f, "    untorn  {}", untorn(bytes))?;
+    }
     if let Some(why) = &memory.why {
         writeln!(f, "    no more {why}")?;
     }
@@ -251,6 +255,16 @@ fn details(memory: &Memory, f: &mut Formatter<'_>) -> fmt::Result {
         writeln!(f, "    to do   {command}")?;
     }
     writeln!(f)
+}
+
+/// What a power cut leaves whole or undone.
+fn untorn(direct_write_bytes: u32) -> String {
+    match direct_write_bytes {
+        0 => "8 aligned bytes; the file system promises no longer write, not even a direct one".to_owned(),
+        bytes => format!(
+            "8 aligned bytes; direct writes (RWF_ATOMIC) up to {bytes} bytes, but stores to a pool are none: it is mapped"
+        ),
+    }
 }
 
 fn route_line(route: &Route) -> String {

@@ -5,10 +5,13 @@
 //! that reads the page meanwhile could tear aligned 8 bytes. A write-back begins only under the page's lock, which pwrite(2) holds while it
 //! copies, and only of a dirty page. So nothing is torn if the page is clean, and stays clean until the copy.
 
+use std::ops::Range;
+
 use pmof_locks::Mutex;
 
-/// Pages are counted in units of this size: no block of a file system is longer, and the device reads whole blocks.
-const UNIT_BYTES: u64 = 64 << 10;
+/// Pages are counted in units of this size: no block of a file system is longer, no folio that a pwrite of at most so many bytes makes, and the
+/// device reads whole blocks.
+pub(crate) const UNIT_BYTES: u64 = 64 << 10;
 
 /// Units that are remembered one by one. With more, the whole file counts as dirty until the next flush.
 const UNITS_MAX: usize = 32;
@@ -69,6 +72,24 @@ impl DirtyPages {
         state.dirtied.is_all = state.storing > 0;
     }
 
+    /// A flush of a range begins, of [whole units](whole_units). What is not known to be in it stays dirty.
+    pub(crate) fn begin_range_flush(&self, range: &Range<u64>) {
+        let mut state = self.0.lock();
+        state.flushing = Units::default();
+        // The flush may miss a store that is in progress, and which units that is in is not known.
+        if state.storing > 0 || state.dirtied.is_all {
+            return;
+        }
+        let numbers = std::mem::take(&mut state.dirtied.numbers).into_iter();
+        (state.flushing.numbers, state.dirtied.numbers) =
+            numbers.partition(|number| range.contains(&(number * UNIT_BYTES)));
+    }
+
+    /// Whether the whole file counts as dirty until a flush of all of it.
+    pub(crate) fn is_all_dirty(&self) -> bool {
+        self.0.lock().dirtied.is_all
+    }
+
     /// It succeeded. After one that failed nothing is known to be clean.
     pub(crate) fn end_flush(&self) {
         self.0.lock().flushing = Units::default();
@@ -95,6 +116,11 @@ impl Units {
             self.numbers.push(number);
         }
     }
+}
+
+/// A range extended to the ends of its units.
+pub(crate) fn whole_units(range: &Range<u64>) -> Range<u64> {
+    range.start / UNIT_BYTES * UNIT_BYTES..range.end.next_multiple_of(UNIT_BYTES)
 }
 
 /// The units that a range lies in: up to one more than are remembered one by one.
@@ -155,6 +181,36 @@ mod tests {
         pages.begin_flush();
         pages.end_flush();
         assert!(is_clean(&pages, UNIT, 8));
+    }
+
+    #[test]
+    fn a_range_flush_cleans_its_own_units_only() {
+        let pages = DirtyPages::default();
+        for number in [1, 2, 5] {
+            drop(pages.begin_store(number * UNIT, 8));
+        }
+        assert_eq!(whole_units(&(UNIT + 7..2 * UNIT + 1)), UNIT..3 * UNIT);
+        pages.begin_range_flush(&(UNIT..3 * UNIT));
+        drop(pages.begin_store(2 * UNIT + 8, 8));
+        assert!(!is_clean(&pages, UNIT, 8), "the flush is in flight");
+        pages.end_flush();
+        assert!(is_clean(&pages, UNIT, 8), "it was flushed");
+        assert!(!is_clean(&pages, 2 * UNIT, 8), "it was stored to meanwhile");
+        assert!(!is_clean(&pages, 5 * UNIT, 8), "it was not flushed");
+    }
+
+    #[test]
+    fn a_range_flush_during_a_store_or_of_a_dirty_file_cleans_nothing() {
+        let pages = DirtyPages::default();
+        let storing = pages.begin_store(UNIT, 8);
+        pages.begin_range_flush(&(0..4 * UNIT));
+        pages.end_flush();
+        drop(storing);
+        assert!(!is_clean(&pages, UNIT, 8) && is_clean(&pages, 2 * UNIT, 8) && !pages.is_all_dirty());
+        let all = DirtyPages::all();
+        all.begin_range_flush(&(0..4 * UNIT));
+        all.end_flush();
+        assert!(!is_clean(&all, 0, 8) && all.is_all_dirty());
     }
 
     #[test]

@@ -324,6 +324,12 @@ fn write_zeros(fd: BorrowedFd<'_>, path: &Path, len_bytes: u64) -> Result<(), Me
     Ok(())
 }
 
+/// Allocates space and writes all of it, so that no block is marked as unwritten.
+pub(crate) fn reserve_with_zeros(fd: BorrowedFd<'_>, path: &Path, len_bytes: u64) -> Result<(), MemError> {
+    allocate(fd, path, len_bytes)?;
+    write_zeros(fd, path, len_bytes)
+}
+
 /// Refuses at once what cannot fit: otherwise allocation would fill the disk before it failed.
 fn check_free_space(fd: BorrowedFd<'_>, path: &Path, len_bytes: u64) -> Result<(), MemError> {
     let free = rustix::fs::fstatvfs(fd).map_err(|errno| io_error("statvfs", path, "", errno))?;

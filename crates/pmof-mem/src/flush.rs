@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    ops::Range,
     os::fd::{AsRawFd, BorrowedFd},
     path::Path,
     sync::{
@@ -10,23 +11,28 @@ use std::{
     },
 };
 
-use pmof_locks::Mutex;
 use rustix::io::Errno;
 
 use crate::{
-    CacheWriteBack, Declaration, Durability, Evidence, Mechanism, MediumKind, MemError, Promise, Settled,
+    CacheWriteBack, Declaration, Durability, Evidence, Mechanism, MediumKind, MemError, Promise, Settled, SyncChoice,
+    SyncMethod,
     cache::{persist_fence, write_back_lines},
-    dirty_pages::DirtyPages,
+    dirty_pages::{DirtyPages, whole_units},
     file::io_error,
+    flush_turns::FlushTurns,
     judge::Judgement,
     mapping::Mapping,
     part_flush::PartFlush,
+    pending_writes::{Pending, PendingWrites},
     settle::Pages,
 };
 
 /// From this length on, `write_back` has the kernel start writing at once, so that the fence finds less to wait for.
 /// Below, the system call costs more than it saves.
 pub(crate) const EARLY_WRITE_MIN_BYTES: u64 = 1 << 20;
+
+/// The same while a flush is in progress: the thread would wait for that anyway, and the device has room for more.
+const EARLY_WRITE_BUSY_MIN_BYTES: u64 = 64 << 10;
 
 pub(crate) const POISON_MEND: &str =
     "what reached the device is unknown: close it, check the device, and open it again";
@@ -41,7 +47,7 @@ pub(crate) enum Flush {
     /// Cache lines are written back one by one.
     Lines(CacheWriteBack),
     /// The kernel flushes the file.
-    Sync(SyncState),
+    Sync(Box<SyncState>),
     /// Each of several files by its own means, in the order of their bytes.
     Parts(Vec<PartFlush>),
 }
@@ -56,14 +62,18 @@ pub(crate) struct Flushed<'a> {
 }
 
 /// What has been written back and what has been flushed, counted in calls of `write_back`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct SyncState {
     written: AtomicU64,
-    /// How far the last successful flush reached. Held during a flush: a thread that waited for it may find its own work done.
-    pub(crate) synced: Mutex<u64>,
+    /// How far the last successful flush reached, and whose turn it is.
+    pub(crate) turns: FlushTurns,
     is_poisoned: AtomicBool,
     /// The cache that a failed flush leaves wrong is the host's, out of this kernel's reach.
     is_host_cached: bool,
+    /// The call that flushes.
+    choice: SyncChoice,
+    /// Where the choice depends on it, what was written back since the last flush began.
+    pending: PendingWrites,
     /// The device, once it was queried.
     device: OnceLock<u64>,
     pub(crate) dirty_pages: DirtyPages,
@@ -79,7 +89,7 @@ impl Flush {
                 None => Self::Order,
             },
             MediumKind::Anonymous | MediumKind::Tmpfs => Self::Order,
-            MediumKind::PageCache | MediumKind::VirtioPmem => Self::Sync(SyncState::unknown(judgement.kind)),
+            MediumKind::PageCache | MediumKind::VirtioPmem => Self::Sync(Box::new(SyncState::unknown(judgement.kind))),
             MediumKind::FsDax | MediumKind::DevDax => {
                 match (promise.map(|promise| promise.mechanism), CacheWriteBack::detect()) {
                     (Some(Mechanism::CacheLineWriteBack), Some(instruction)) => Self::Lines(instruction),
@@ -114,7 +124,7 @@ impl Flush {
     }
 
     #[inline]
-    pub(crate) fn fence<'a>(&self, flushed: impl FnOnce() -> Flushed<'a>) -> Result<(), MemError> {
+    pub(crate) fn fence<'a>(&self, flushed: impl FnOnce() -> Flushed<'a>, mapping: &Mapping) -> Result<(), MemError> {
         match self {
             Self::Order => {
                 std::sync::atomic::fence(Ordering::SeqCst);
@@ -124,8 +134,8 @@ impl Flush {
                 persist_fence();
                 Ok(())
             }
-            Self::Sync(state) => state.sync(&flushed()),
-            Self::Parts(parts) => PartFlush::fence(parts),
+            Self::Sync(state) => state.sync(&flushed(), mapping),
+            Self::Parts(parts) => PartFlush::fence(parts, mapping),
         }
     }
 
@@ -141,7 +151,7 @@ impl Flush {
             return state.sync_range(&flushed(), mapping, offset, len_bytes);
         }
         self.write_back(&flushed, mapping, offset, len_bytes)?;
-        self.fence(flushed)
+        self.fence(flushed, mapping)
     }
 
     /// [`Medium::fence_device`](crate::Medium::fence_device).
@@ -187,48 +197,90 @@ impl SyncState {
     /// That of a file just opened: a process that died may have left bytes in the page cache which nobody flushed.
     fn unknown(kind: MediumKind) -> Self {
         let is_host_cached = kind == MediumKind::VirtioPmem;
-        Self { written: AtomicU64::new(1), is_host_cached, dirty_pages: DirtyPages::all(), ..Self::default() }
+        Self {
+            written: AtomicU64::new(1),
+            turns: FlushTurns::default(),
+            is_poisoned: AtomicBool::new(false),
+            is_host_cached,
+            choice: SyncChoice::default(),
+            pending: PendingWrites::default(),
+            device: OnceLock::new(),
+            dirty_pages: DirtyPages::all(),
+        }
+    }
+
+    /// Before the first write.
+    pub(crate) fn set_choice(&mut self, choice: SyncChoice) {
+        self.choice = choice;
     }
 
     fn start(&self, flushed: &Flushed<'_>, offset: u64, len_bytes: u64) -> Result<(), MemError> {
         if self.is_poisoned.load(Ordering::Acquire) {
             return Err(flushed.poisoned());
         }
-        if let Some(file) = flushed.file.filter(|_| len_bytes >= EARLY_WRITE_MIN_BYTES) {
+        let is_early =
+            len_bytes >= EARLY_WRITE_MIN_BYTES || (len_bytes >= EARLY_WRITE_BUSY_MIN_BYTES && self.turns.is_flushing());
+        if let Some(file) = flushed.file.filter(|_| is_early) {
             let file_offset = flushed.file_offset + (offset - flushed.mapping_offset);
             if let Err(error) = start_writing(file, file_offset, len_bytes) {
                 self.is_poisoned.store(true, Ordering::Release);
                 return Err(io_error("sync_file_range", flushed.path, POISON_MEND, error));
             }
         }
+        if self.choice.needs_ranges() {
+            self.pending.add(offset, len_bytes);
+        }
         self.written.fetch_add(1, Ordering::Release);
         Ok(())
     }
 
-    fn sync(&self, flushed: &Flushed<'_>) -> Result<(), MemError> {
+    fn sync(&self, flushed: &Flushed<'_>, mapping: &Mapping) -> Result<(), MemError> {
         let wanted = self.written.load(Ordering::Acquire);
-        let mut synced = self.synced.lock();
+        let turn = self.turns.join(wanted);
         if self.is_poisoned.load(Ordering::Acquire) {
             return Err(flushed.poisoned());
         }
-        if *synced >= wanted {
-            return Ok(());
-        }
-        self.dirty_pages.begin_flush();
+        let Some(turn) = turn else { return Ok(()) };
         // Everything written back so far is in the page cache, so this flush covers it.
         let covered = self.written.load(Ordering::Acquire);
-        match flushed.file.map_or(Ok(()), flush_file) {
+        let outcome = match self.range_to_flush(mapping) {
+            Some(range) => self.flush_range(flushed, mapping, &range),
+            None => self.flush_whole(flushed),
+        };
+        match outcome {
             Ok(()) => {
                 self.dirty_pages.end_flush();
-                *synced = covered;
-                Ok(())
+                turn.covers(covered);
             }
-            Err(errno) => {
-                // The kernel reports a lost page once and then counts it as clean: no later flush can be trusted.
-                self.is_poisoned.store(true, Ordering::Release);
-                Err(io_error("fdatasync", flushed.path, POISON_MEND, errno))
-            }
+            // The kernel reports a lost page once and then counts it as clean: no later flush can be trusted.
+            Err(_) => self.is_poisoned.store(true, Ordering::Release),
         }
+        outcome
+    }
+
+    /// The range that a fence may flush alone; `None` for the whole file.
+    fn range_to_flush(&self, mapping: &Mapping) -> Option<Range<u64>> {
+        if !self.choice.needs_ranges() {
+            return None;
+        }
+        let Pending { range, write_count, len_bytes } = self.pending.take();
+        let range = whole_units(&range?);
+        // All is dirty before the first flush, since a process that died may have left bytes anywhere, and where more is than is remembered:
+        // only a flush of the whole file lets short stores use pwrite(2) again.
+        let is_chosen = self.choice.method(len_bytes, write_count) == SyncMethod::Msync;
+        (is_chosen && !self.dirty_pages.is_all_dirty()).then(|| range.start..range.end.min(mapping.len_bytes()))
+    }
+
+    fn flush_whole(&self, flushed: &Flushed<'_>) -> Result<(), MemError> {
+        self.dirty_pages.begin_flush();
+        let outcome = flushed.file.map_or(Ok(()), flush_file);
+        outcome.map_err(|errno| io_error("fdatasync", flushed.path, POISON_MEND, errno))
+    }
+
+    fn flush_range(&self, flushed: &Flushed<'_>, mapping: &Mapping, range: &Range<u64>) -> Result<(), MemError> {
+        let Some(file) = flushed.file else { return Ok(()) };
+        self.dirty_pages.begin_range_flush(range);
+        Pages::new(*flushed, file, mapping, range.start, range.end - range.start)?.sync()
     }
 
     /// msync(2) has the kernel write only the range, however much of the rest of the file is dirty.
@@ -239,8 +291,8 @@ impl SyncState {
         offset: u64,
         len_bytes: u64,
     ) -> Result<(), MemError> {
-        // The kernel reports a lost page to the first caller only: the lock keeps others from flushing meanwhile and trusting the file.
-        let _synced = self.synced.lock();
+        // The kernel reports a lost page to the first caller only: the turn keeps others from flushing meanwhile and trusting the file.
+        let _turn = self.turns.take();
         if self.is_poisoned.load(Ordering::Acquire) {
             return Err(flushed.poisoned());
         }
@@ -261,8 +313,8 @@ impl SyncState {
             self.is_poisoned.store(true, Ordering::Release);
             io_error("fdatasync", flushed.path, POISON_MEND, errno)
         };
-        // The lock keeps others from flushing meanwhile: what they would vouch for is about to be dropped.
-        let _synced = self.synced.lock();
+        // The turn keeps others from flushing meanwhile: what they would vouch for is about to be dropped.
+        let _turn = self.turns.take();
         // The kernel reports a failure once, and it may be of long ago. What is written then is on the disk if the second
         // says so, and what is lost is dropped below.
         let has_lost_writes = flush_file(file).is_err();
@@ -324,7 +376,7 @@ pub(crate) fn promise_of(
 }
 
 fn flush_file(file: BorrowedFd<'_>) -> Result<(), Errno> {
-    // Stores through the mapping marked their pages dirty, so fdatasync covers them (msync would do the same by address).
+    // Stores through the mapping marked their pages dirty, so fdatasync covers them (msync does the same by address).
     loop {
         match rustix::fs::fdatasync(file) {
             Err(Errno::INTR) => {}

@@ -13,8 +13,8 @@ use rustix::{
 };
 
 use crate::{
-    Declaration, Durability, Medium, MediumKind, MemError, Promise, Settled, System,
-    dirty_pages::Storing,
+    Declaration, Durability, Medium, MediumKind, MemError, Promise, Settled, SyncChoice, System,
+    dirty_pages::{Storing, UNIT_BYTES},
     file::{NO_PATH, Opened, create_whole, inspect, io_error, map_error, open_existing, seal_memory, unnamed_memory},
     flush::{Flush, Flushed, promise_of},
     forks::Process,
@@ -28,8 +28,9 @@ use crate::{
 /// The longest medium: mmap, file offsets and pointer arithmetic are all bounded by it.
 pub const LEN_BYTES_MAX: u64 = i64::MAX as u64;
 
-/// Stores of at most so many bytes to files behind the page cache use pwrite(2) where they may: it makes one page or two dirty.
-const PWRITE_MAX_BYTES: usize = 4096;
+/// Stores of at most so many bytes to clean pages of files behind the page cache use pwrite(2), which takes no page fault. No more, since the
+/// kernel may keep what a longer one stores in a folio that reaches beyond the unit of [`DirtyPages`](crate::dirty_pages::DirtyPages).
+const PWRITE_MAX_BYTES: usize = UNIT_BYTES as usize;
 
 /// Memory that the kernel mapped, with what its medium can promise. Unmapped on drop.
 ///
@@ -235,6 +236,18 @@ impl Memory {
         Self { path, ..self }
     }
 
+    /// Has fences flush the file by the calls that `choice` names, where they are durable by rule for it; otherwise, as without this, by
+    /// `fdatasync`. It changes how long a fence takes, and nothing that a fence promises. No effect on memory of several files, and on memory that is not flushed by the kernel.
+    #[must_use]
+    pub fn synced_by(mut self, choice: SyncChoice) -> Self {
+        let kind = self.judgement.kind;
+        let device = self.file().and_then(|file| rustix::fs::fstat(file).ok()).map(|stat| stat.st_dev);
+        if let (Flush::Sync(state), Some(device), false) = (&mut self.flush, device, self.mapping.is_borrowed()) {
+            state.set_choice(choice.for_file(kind, &self.judgement.file_system, device));
+        }
+        self
+    }
+
     /// The path as given, or that of the first of several files; `(anonymous)` if there is none.
     pub fn path(&self) -> &Path {
         &self.path
@@ -285,7 +298,7 @@ impl Memory {
         MemError::NotDurable { wanted, medium, mend }
     }
 
-    fn of(
+    pub(crate) fn of(
         system: &System,
         path: &Path,
         opened: Opened,
@@ -539,7 +552,7 @@ impl Medium for Memory {
     }
 
     fn fence(&self) -> Result<(), MemError> {
-        self.flush.fence(|| self.flushed())?;
+        self.flush.fence(|| self.flushed(), &self.mapping)?;
         self.check_loaded()
     }
 

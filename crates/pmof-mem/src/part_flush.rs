@@ -69,8 +69,8 @@ impl PartFlush {
         parts.iter().try_fold(Settled::default(), |done, part| Ok(done.join(settle(part)?)))
     }
 
-    pub(crate) fn fence(parts: &[Self]) -> Result<(), MemError> {
-        parts.iter().try_for_each(|part| part.flush.fence(|| part.flushed()))
+    pub(crate) fn fence(parts: &[Self], mapping: &Mapping) -> Result<(), MemError> {
+        parts.iter().try_for_each(|part| part.flush.fence(|| part.flushed(), mapping))
     }
 
     pub(crate) fn device(parts: &[Self]) -> Option<u64> {

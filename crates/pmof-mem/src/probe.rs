@@ -9,7 +9,7 @@ use std::{
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags};
 
 use crate::{
-    CacheWriteBack, Durability, Evidence, Mechanism, MediumKind, MemError, Promise, RegionProbe, System,
+    CacheWriteBack, Durability, Evidence, Mechanism, MediumKind, MemError, Promise, RegionProbe, System, UntornWrites,
     file::{io_error, map_error, named_file, suitable, unnamed_file},
     judge::{Judgement, judge_devdax, judge_file, magic_of},
     line_bytes,
@@ -43,6 +43,9 @@ pub struct MediumProbe {
     pub evidence: Vec<String>,
     /// What keeps the medium from [`Durability::PowerFailure`] and what would provide it; `None` if nothing does.
     pub mend: Option<String>,
+    /// Which direct writes to its files a power cut leaves whole, by what the kernel says of an open file. Stores to memory that is mapped are
+    /// no such writes: they stay whole by 8 aligned bytes.
+    pub untorn: Option<UntornWrites>,
 }
 
 /// Probes a regular file, a directory (by a nameless file, on overlayfs one with a name, that is gone afterwards), or a
@@ -89,7 +92,8 @@ impl MediumProbe {
         let declared = judgement.promise(Durability::PowerFailure, true);
         let mend = judgement.mend();
         let Judgement { kind, file_system, evidence, regions, .. } = judgement;
-        Self { path, kind, file_system, strongest, promise, declared, regions, evidence, mend }
+        let untorn = None;
+        Self { path, kind, file_system, strongest, promise, declared, regions, evidence, mend, untorn }
     }
 }
 
@@ -110,20 +114,20 @@ impl fmt::Display for MediumProbe {
 fn probe_with(system: &System, path: &Path) -> Result<MediumProbe, MemError> {
     let stat = rustix::fs::statat(CWD, path, AtFlags::SYMLINK_NOFOLLOW)
         .map_err(|errno| io_error("stat", path, "name a file, a directory or a devdax device", errno))?;
-    let judgement = if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+    let (judgement, untorn) = if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
         probe_directory(system, path)?
     } else if let Some(directory) = suitable(system, path, &stat)? {
-        judge_devdax(system, &directory)
+        (judge_devdax(system, &directory), None)
     } else {
         let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         let file =
             rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|errno| io_error("open", path, "", errno))?;
         probe_file(system, path, file.as_fd())?
     };
-    Ok(MediumProbe::of(path.into(), judgement))
+    Ok(MediumProbe { untorn, ..MediumProbe::of(path.into(), judgement) })
 }
 
-fn probe_directory(system: &System, path: &Path) -> Result<Judgement, MemError> {
+fn probe_directory(system: &System, path: &Path) -> Result<(Judgement, Option<UntornWrites>), MemError> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let directory =
         rustix::fs::openat(CWD, path, flags, Mode::empty()).map_err(|errno| io_error("open", path, "", errno))?;
@@ -136,7 +140,11 @@ fn probe_directory(system: &System, path: &Path) -> Result<Judgement, MemError> 
     probe_file(system, path, unnamed_file(path, PROBE_BYTES as u64)?.as_fd())
 }
 
-fn probe_file(system: &System, path: &Path, file: BorrowedFd<'_>) -> Result<Judgement, MemError> {
+fn probe_file(
+    system: &System,
+    path: &Path,
+    file: BorrowedFd<'_>,
+) -> Result<(Judgement, Option<UntornWrites>), MemError> {
     // Mapped and never touched: an empty or sparse file is as good for asking.
     let failed = |source: io::Error| map_error(path, source);
     let map_sync = match Mapping::of_file(file, PROBE_BYTES, false, true) {
@@ -147,7 +155,8 @@ fn probe_file(system: &System, path: &Path, file: BorrowedFd<'_>) -> Result<Judg
         }
         Err(error) => return Err(failed(error)),
     };
-    judge_file(system, path, file, map_sync).map_err(|source| io_error("statfs", path, "", source))
+    let judgement = judge_file(system, path, file, map_sync).map_err(|source| io_error("statfs", path, "", source))?;
+    Ok((judgement, UntornWrites::of(file)))
 }
 
 #[cfg(target_arch = "x86_64")]

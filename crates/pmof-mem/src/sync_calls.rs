@@ -245,7 +245,7 @@ impl Waiting {
 }
 
 /// Whether the page cache has dirty pages of that range, or such as are being written.
-fn waits_in_cache(file: BorrowedFd<'_>, offset: u64, len_bytes: u64) -> Option<bool> {
+pub(crate) fn waits_in_cache(file: BorrowedFd<'_>, offset: u64, len_bytes: u64) -> Option<bool> {
     /// `struct cachestat_range`.
     #[repr(C)]
     struct Range {

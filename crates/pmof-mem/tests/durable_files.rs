@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use pmof_mem::{FilePart, Medium as _, MediumKind, MemError, Memory};
+use pmof_mem::{FilePart, Medium as _, MediumKind, MemError, Memory, SyncChoice, SyncMethod};
 use syscall_recorder::{Call, Unavailable, Verdict, observe, record};
 use tempfile::{TempDir, tempdir_in};
 
@@ -86,12 +86,113 @@ fn a_range_is_synced_without_the_rest_of_its_file() {
     }
 }
 
+/// A new file that fences flush by `method`, all of it on the disk, with the call that is expected. `None` where that method is not used.
+fn synced_by(method: SyncMethod, path: &Path) -> Option<(Memory, Call)> {
+    let memory = Memory::create(path, LEN_BYTES, None).unwrap().synced_by(SyncChoice::always(method));
+    if !method.is_usable(memory.kind(), memory.file_system()) {
+        skip_report::skipped!("{method} is not used on {}", memory.file_system());
+        return None;
+    }
+    memory.fence().unwrap();
+    let call = match method {
+        SyncMethod::Fdatasync => Call::Fdatasync(path.into()),
+        SyncMethod::Msync => Call::Msync(path.into()),
+    };
+    Some((memory, call))
+}
+
 #[test]
-fn a_flush_covers_nothing_that_was_stored_while_it_ran() {
+fn a_fence_flushes_by_the_chosen_call() {
+    let Some(directory) = on_disk() else { return };
+    for method in SyncMethod::ALL {
+        let path = directory.path().join(method.to_string());
+        let Some((memory, call)) = synced_by(method, &path) else { continue };
+        let act = || {
+            for offset in [0, 20_000, 40_000] {
+                memory.store(offset, &[1; 8]).unwrap();
+                memory.write_back(offset, 8).unwrap();
+            }
+            memory.fence().unwrap();
+            memory.fence().unwrap();
+        };
+        let Some(((), calls)) = available(observe(act)) else { return };
+        assert_eq!(calls, [call], "one call for all ranges, and none where nothing was written");
+    }
+}
+
+#[test]
+fn the_first_fence_flushes_the_whole_file_by_any_choice() {
     let Some(directory) = on_disk() else { return };
     let path = directory.path().join("pool");
-    let memory = Memory::create(&path, LEN_BYTES, None).unwrap();
-    memory.fence().unwrap();
+    drop(Memory::create(&path, LEN_BYTES, None).unwrap());
+    let memory = Memory::open(&path, None).unwrap().synced_by(SyncChoice::always(SyncMethod::Msync));
+    let act = || {
+        memory.store(0, &[1; 8]).unwrap();
+        memory.write_back(0, 8).unwrap();
+        memory.fence().unwrap();
+    };
+    let Some(((), calls)) = available(observe(act)) else { return };
+    // A process that died may have left bytes anywhere in it.
+    assert_eq!(calls, [Call::Fdatasync(path)]);
+}
+
+#[test]
+fn a_call_that_fails_poisons_by_each_method() {
+    let Some(directory) = on_disk() else { return };
+    for method in SyncMethod::ALL {
+        let path = directory.path().join(method.to_string());
+        let Some((memory, failing)) = synced_by(method, &path) else { continue };
+        memory.store(0, &[1; 8]).unwrap();
+        memory.write_back(0, 8).unwrap();
+        let judge = |call: &Call| if *call == failing { Verdict::Fail(EIO) } else { Verdict::Pass };
+        let Some((fenced, _)) = available(record(judge, || memory.fence())) else { return };
+        let Err(MemError::Io { call, source, .. }) = fenced else { panic!("{method}: {fenced:?}") };
+        assert_eq!((call, source.raw_os_error()), (method.to_string().as_str(), Some(EIO)));
+        // The kernel counts the lost page as clean: no later flush is believed, by whatever call.
+        for outcome in [memory.fence(), memory.write_back(0, 8), memory.sync_range(0, 8), memory.fence()] {
+            assert!(matches!(outcome, Err(MemError::Poisoned { .. })), "{method}: {outcome:?}");
+        }
+        memory.settle().unwrap();
+        assert!(matches!(memory.fence(), Err(MemError::Poisoned { .. })), "its writer has to hear of it");
+    }
+}
+
+#[test]
+fn clients_that_wait_for_a_flush_that_fails_hear_of_it() {
+    let Some(directory) = on_disk() else { return };
+    for method in SyncMethod::ALL {
+        let path = directory.path().join(method.to_string());
+        let Some((memory, _)) = synced_by(method, &path) else { continue };
+        memory.store(0, &[1; 8]).unwrap();
+        memory.write_back(0, 8).unwrap();
+        let judge = |_: &Call| {
+            // Long enough for the others to wait.
+            thread::sleep(Duration::from_millis(50));
+            Verdict::Fail(EIO)
+        };
+        let act = || {
+            thread::scope(|scope| {
+                let fences: Vec<_> = (0..4).map(|_| scope.spawn(|| memory.fence().is_err())).collect();
+                fences.into_iter().all(|fence| fence.join().unwrap())
+            })
+        };
+        let Some((have_failed, calls)) = available(record(judge, act)) else { return };
+        assert!(have_failed, "{method}: all of them wait for the same bytes");
+        assert_eq!(calls.len(), 1, "{method}: {calls:?}");
+    }
+}
+
+#[test]
+fn a_flush_covers_nothing_that_was_stored_while_it_ran() {
+    for method in SyncMethod::ALL {
+        flush_during_a_store(method);
+    }
+}
+
+fn flush_during_a_store(method: SyncMethod) {
+    let Some(directory) = on_disk() else { return };
+    let path = directory.path().join("pool");
+    let Some((memory, _)) = synced_by(method, &path) else { return };
     let mut is_first = true;
     // Another thread stores while the first fdatasync is under way: the kernel may have passed its page already.
     let judge = |_: &Call| {
@@ -113,11 +214,16 @@ fn a_flush_covers_nothing_that_was_stored_while_it_ran() {
 }
 
 #[test]
-fn whoever_waits_for_a_flush_that_began_before_its_store_flushes_again() {
+fn a_wait_for_a_flush_before_the_store_flushes_again() {
+    for method in SyncMethod::ALL {
+        store_during_a_flush(method);
+    }
+}
+
+fn store_during_a_flush(method: SyncMethod) {
     let Some(directory) = on_disk() else { return };
     let path = directory.path().join("pool");
-    let memory = Memory::create(&path, LEN_BYTES, None).unwrap();
-    memory.fence().unwrap();
+    let Some((memory, _)) = synced_by(method, &path) else { return };
     let (begun, go) = (Barrier::new(2), Barrier::new(2));
     let mut is_first = true;
     let judge = |_: &Call| {

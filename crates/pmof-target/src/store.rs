@@ -146,7 +146,8 @@ impl PoolStore {
         let working_file = self.root.working_file()?;
         let memory = Memory::create(&working_file.path(), file_len_bytes, self.options.declaration)
             .map_err(|error| self.creation_error(name, new.size_bytes, error))?
-            .named(self.root.path().join(name.as_str()));
+            .named(self.root.path().join(name.as_str()))
+            .synced_by(self.options.sync_choice);
         check_level(name, &memory, new.require)?;
         memory.hand_out(HandOut::Marked);
         self.lock(name, self.file_of(name, &memory)?)?;
@@ -452,7 +453,8 @@ impl PoolStore {
             OpenFor::Write => Memory::open(&path, self.options.declaration),
         }
         .map_err(|error| self.memory_error(name, error))?
-        .named(self.root.path().join(name.as_str()));
+        .named(self.root.path().join(name.as_str()))
+        .synced_by(self.options.sync_choice);
         memory.hand_out(HandOut::Marked);
         match Identity::of_file(self.file_of(name, &memory)?) {
             Ok(identity) if identity == entry.identity => Ok(memory),

@@ -6,6 +6,6 @@
 pub use pmof_mem::{
     BadBlocks, Causes, Declaration, Durability, Evidence, ExistingFile, FilePart, HandOut, HeldAddresses,
     LEN_BYTES_MAX, Lent, Mechanism, Medium, MediumKind, MediumProbe, MemError, Memory, NdBus, NewFile,
-    PersistenceDomain, Promise, RegionPower, RegionProbe, Settled, ShadowMedium, causes, open_to_append, open_to_read,
-    probe,
+    PersistenceDomain, Promise, RegionPower, RegionProbe, Settled, ShadowMedium, SyncChoice, SyncMethod, UntornWrites,
+    causes, open_to_append, open_to_read, probe,
 };

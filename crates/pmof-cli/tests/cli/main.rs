@@ -10,6 +10,7 @@ mod changed;
 mod copies;
 mod fabric;
 mod filtered;
+mod flushed;
 mod foreign;
 mod heeded;
 mod hungry;

@@ -97,6 +97,8 @@ pub(crate) fn serve_with(root: &Path, options: &[&str]) -> (Child, String) {
 pub(crate) fn command<S: AsRef<std::ffi::OsStr>>(arguments: impl IntoIterator<Item = S>) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_pmof"));
     command.args(arguments).stdin(Stdio::null());
+    // One for all tests, so that the disk is measured once.
+    command.env("XDG_CACHE_HOME", concat!(env!("CARGO_TARGET_TMPDIR"), "/cache"));
     command
 }
 

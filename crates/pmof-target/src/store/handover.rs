@@ -59,7 +59,8 @@ impl PoolStore {
         let file = self.root.working_file()?;
         let memory = Memory::create(&file.path(), memory.len_bytes(), self.options.declaration)
             .map_err(|error| self.creation_error(name, size_bytes, error))?
-            .named(self.root.path().join(name.as_str()));
+            .named(self.root.path().join(name.as_str()))
+            .synced_by(self.options.sync_choice);
         memory.hand_out(HandOut::Marked);
         Ok(Replacement { file, memory })
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use pmof_control::{OpenFor, PoolName};
-use pmof_mem::{Declaration, Durability};
+use pmof_mem::{Declaration, Durability, SyncChoice};
 
 /// Largest pool that a store makes unless told otherwise: 16 TiB, the largest file of ext4 with 4 KiB blocks.
 pub const DEFAULT_MAX_POOL_BYTES: u64 = 16 << 40;
@@ -14,12 +14,18 @@ pub struct StoreOptions {
     pub(crate) declaration: Option<Declaration>,
     pub(crate) max_pool_bytes: u64,
     pub(crate) devices: Vec<(PoolName, PathBuf)>,
+    pub(crate) sync_choice: SyncChoice,
 }
 
 impl Default for StoreOptions {
-    /// Nothing declared, at most [`DEFAULT_MAX_POOL_BYTES`], no devices.
+    /// Nothing declared, at most [`DEFAULT_MAX_POOL_BYTES`], no devices, `fdatasync`.
     fn default() -> Self {
-        Self { declaration: None, max_pool_bytes: DEFAULT_MAX_POOL_BYTES, devices: Vec::new() }
+        Self {
+            declaration: None,
+            max_pool_bytes: DEFAULT_MAX_POOL_BYTES,
+            devices: Vec::new(),
+            sync_choice: SyncChoice::default(),
+        }
     }
 }
 
@@ -35,6 +41,13 @@ impl StoreOptions {
     #[must_use]
     pub fn max_pool_bytes(mut self, max_pool_bytes: u64) -> Self {
         self.max_pool_bytes = max_pool_bytes;
+        self
+    }
+
+    /// The system calls by which pools in files are flushed: [`Memory::synced_by`](pmof_mem::Memory::synced_by).
+    #[must_use]
+    pub fn sync_choice(mut self, sync_choice: SyncChoice) -> Self {
+        self.sync_choice = sync_choice;
         self
     }
 
