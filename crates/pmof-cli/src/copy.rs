@@ -83,6 +83,9 @@ pub(crate) struct CpArgs {
     /// Do not read the copy back to compare it
     #[arg(long)]
     no_verify: bool,
+    /// Keep a digest of each page of the new pool, so that bytes that a medium changes are never read
+    #[arg(long)]
+    digests: bool,
     /// Replace the file DST if it exists
     #[arg(long)]
     force: bool,

@@ -13,7 +13,7 @@ use std::{
     },
 };
 
-use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mlock, mmap, mmap_anonymous, munlock, munmap};
 
 use crate::{MemError, bus_error::Watch, check_bounds};
 
@@ -238,6 +238,21 @@ impl Mapping {
         // SAFETY: `from` is valid for `into.len()` bytes while `self` lives; `into` is a private borrow.
         unsafe { copy_out(from, into) };
         Ok(())
+    }
+
+    /// Has the kernel keep the pages of a range in memory. False: it refuses.
+    pub(crate) fn lock(&self, offset: u64, len_bytes: u64) -> bool {
+        let Ok(start) = self.range(offset, len_bytes) else { return false };
+        // SAFETY: the range lies inside the mapping, which stays mapped while `self` is borrowed; locking changes no bytes.
+        unsafe { mlock(start.cast(), len_bytes as usize) }.is_ok()
+    }
+
+    /// Lets them go again.
+    pub(crate) fn unlock(&self, offset: u64, len_bytes: u64) {
+        if let Ok(start) = self.range(offset, len_bytes) {
+            // SAFETY: the range lies inside the mapping, which stays mapped while `self` is borrowed; unlocking changes no bytes.
+            let _ = unsafe { munlock(start.cast(), len_bytes as usize) };
+        }
     }
 
     /// The caller has checked that the mapping is writable.

@@ -178,6 +178,20 @@ impl Memory {
         });
     }
 
+    /// Keeps a range in memory until it is [let go](Self::let_go), so that what is read of it is what was stored, and not what a medium gave back. False: the kernel refuses
+    /// (`RLIMIT_MEMLOCK`), and nothing is kept. Memory that is its own medium, or has none, has nothing to be loaded from.
+    pub fn keep_resident(&self, offset: u64, len_bytes: u64) -> bool {
+        if self.kind() != MediumKind::PageCache && self.kind() != MediumKind::VirtioPmem {
+            return true;
+        }
+        self.mapping.lock(offset, len_bytes)
+    }
+
+    /// The range may leave memory again.
+    pub fn let_go(&self, offset: u64, len_bytes: u64) {
+        self.mapping.unlock(offset, len_bytes);
+    }
+
     /// Decides what is known of processes that get the file from now on.
     pub fn hand_out(&self, how: HandOut) {
         self.handed.hand_out(how);

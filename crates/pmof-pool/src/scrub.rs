@@ -6,7 +6,7 @@ use pmof_replication::comparing::Findings;
 
 use crate::{ReplicaPlace, member::Member};
 
-/// A page that differed on one replica from what most of them hold, and was made equal.
+/// A page that differed on one replica from what most of them hold, or from its own digest, and was made equal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repaired {
     /// The replica whose copy was wrong.
@@ -27,6 +27,8 @@ pub struct ScrubReport {
     /// Pages that differ, and of which no content is on more than half of the replicas compared: nothing says which is right. They were
     /// left as they are.
     pub undecided: Vec<Range<u64>>,
+    /// Pages of a replica that do not have the digest that is kept of them, where no replica has. They were left as they are, and cannot be read.
+    pub damaged: Vec<Repaired>,
 }
 
 impl ScrubReport {
@@ -42,8 +44,13 @@ impl ScrubReport {
         }
     }
 
-    /// Whether the replicas hold the same.
+    /// Adds a page that did not have its digest.
+    pub(crate) fn add_page(&mut self, page: Repaired, is_healed: bool) {
+        if is_healed { &mut self.repaired } else { &mut self.damaged }.push(page);
+    }
+
+    /// Whether the replicas hold the same, and what their digests say.
     pub(crate) fn found_nothing(&self) -> bool {
-        self.repaired.is_empty() && self.undecided.is_empty()
+        self.repaired.is_empty() && self.undecided.is_empty() && self.damaged.is_empty()
     }
 }

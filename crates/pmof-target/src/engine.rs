@@ -56,6 +56,10 @@ pub enum Output {
     WriteBack(Range<u64>),
     /// Makes these bytes durable, and need not wait for others.
     Sync(Range<u64>),
+    /// Keeps bytes in memory until [`LetGo`](Self::LetGo), and gives back one byte if the kernel does.
+    KeepResident(Range<u64>),
+    /// They may leave memory.
+    LetGo(Range<u64>),
     /// Makes all durable that was stored and written back, by peers too.
     Flush,
     /// Refuses a file that has lost its name to another process: what is written to it would be lost.

@@ -27,7 +27,12 @@ pub(super) fn upload(file: &Path, options: &PoolOptions, args: &CpArgs) -> anyho
     let len_bytes = source.len_bytes();
     // A copy gets its name on all replicas or on none: the loss of one aborts it.
     let acknowledge = Acknowledge::AtLeast(1 + args.replica.len());
-    let options = options.clone().user_flags(mark::encode(len_bytes)).publish_on_close(true).acknowledge(acknowledge);
+    let options = options
+        .clone()
+        .digests(args.digests)
+        .user_flags(mark::encode(len_bytes))
+        .publish_on_close(true)
+        .acknowledge(acknowledge);
     let pool = options.create(len_bytes.max(1)).map_err(with_mend)?;
     let sent = send(&source, &pool, &args.progress("copying", len_bytes))?;
     source.check_length()?;

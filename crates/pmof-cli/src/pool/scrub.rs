@@ -42,6 +42,7 @@ struct Report {
     compared_bytes: u64,
     repaired: Vec<RepairedPage>,
     undecided: Vec<Page>,
+    damaged: Vec<RepairedPage>,
     not_compared: Vec<LeftOut>,
 }
 
@@ -98,6 +99,14 @@ pub(super) fn run(args: &ScrubArgs, connect: ConnectArgs) -> anyhow::Result<()> 
             report.undecided.len()
         )));
     }
+    if let Some(first) = report.damaged.first() {
+        return Err(Differs::error(format!(
+            "pages are damaged: {}, first at byte {} of {}; no replica has them as they were written: check the devices, and restore them from a backup{and_not_compared}",
+            report.damaged.len(),
+            first.range.start,
+            first.replica
+        )));
+    }
     told?;
     if report.replica_count < made {
         bail!("{} of {made} replicas were not compared: name the others too", made - report.replica_count);
@@ -147,6 +156,7 @@ impl Report {
             compared_bytes: report.compared_bytes,
             repaired: repaired.map(page).collect(),
             undecided: report.undecided.iter().map(Page::of).collect(),
+            damaged: report.damaged.iter().map(page).collect(),
             not_compared,
         }
     }
@@ -160,7 +170,16 @@ fn tell(report: &ScrubReport, made: usize, is_all: bool) {
     for range in &report.undecided {
         say!("bytes {}..{} differ, and nothing says which replica is right", range.start, range.end);
     }
-    if report.repaired.is_empty() && report.undecided.is_empty() && report.replica_count > 1 {
+    for damaged in &report.damaged {
+        say!(
+            "bytes {}..{} of {} are damaged, and whole on no replica",
+            damaged.range.start,
+            damaged.range.end,
+            damaged.replica
+        );
+    }
+    let found_nothing = report.repaired.is_empty() && report.undecided.is_empty() && report.damaged.is_empty();
+    if found_nothing && report.replica_count > 1 {
         let which = if is_all { "all replicas" } else { "these replicas" };
         say!("{which} are equal");
     }

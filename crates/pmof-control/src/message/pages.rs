@@ -9,7 +9,7 @@ use super::{
 };
 
 /// Ranges of pages in one message, at most: as many as fit.
-pub const PAGE_RANGES_MAX: usize = (MAX_BODY_BYTES - 11) / RANGE_BYTES;
+pub const PAGE_RANGES_MAX: usize = (MAX_BODY_BYTES - 12) / RANGE_BYTES;
 /// Bytes of a page that one message repairs: the half of it.
 pub const REPAIRED_BYTES: usize = 2048;
 /// Pages that one request has verified, at most: as many as a request for digests covers.
@@ -29,6 +29,8 @@ pub enum PagesRequest {
         pages: Vec<Range<u64>>,
         /// Also of pages that are damaged: what they hold is about to be replaced as a whole.
         is_forced: bool,
+        /// Keep them in memory until they are protected: no other replica says what was written.
+        is_alone: bool,
     },
     /// Compute the words of pages.
     Digest {
@@ -41,6 +43,8 @@ pub enum PagesRequest {
         pages: Vec<Range<u64>>,
         /// The word of each.
         words: Vec<u64>,
+        /// No other replica has these words: only pages count that were kept in memory since they were raised.
+        is_alone: bool,
     },
     /// Name pages that are not protected.
     Unprotected {
@@ -104,7 +108,7 @@ pub enum PagesReply {
 impl PagesRequest {
     /// The first ranges of pages and their words that one message holds, and what is left of both.
     pub fn protect_page<'w>(pages: &mut Vec<Range<u64>>, words: &mut &'w [u64]) -> (Vec<Range<u64>>, &'w [u64]) {
-        let (mut room, mut taken, mut count) = (MAX_BODY_BYTES - 8, Vec::new(), 0);
+        let (mut room, mut taken, mut count) = (MAX_BODY_BYTES - 9, Vec::new(), 0);
         while let Some(range) = pages.last_mut() {
             let fits = room.saturating_sub(RANGE_BYTES) / WORD_BYTES;
             let part = (fits as u64).min(range.end - range.start);
@@ -136,12 +140,14 @@ impl PagesRequest {
 
     pub(super) fn encode(&self, frame: &mut Frame) {
         match self {
-            Self::Raise { pages, is_forced } => {
+            Self::Raise { pages, is_forced, is_alone } => {
                 frame.byte(u8::from(*is_forced));
+                frame.byte(u8::from(*is_alone));
                 frame.pages(pages);
             }
             Self::Digest { pages } => frame.pages(pages),
-            Self::Protect { pages, words } => {
+            Self::Protect { pages, words, is_alone } => {
+                frame.byte(u8::from(*is_alone));
                 frame.pages(pages);
                 frame.page_words(words);
             }
@@ -162,16 +168,17 @@ impl PagesRequest {
     pub(super) fn parse(kind: u16, body: &mut Body<'_>) -> Parsed<Self> {
         Ok(match kind {
             40 => {
-                let is_forced = body.flag()?;
-                Self::Raise { pages: body.pages()?, is_forced }
+                let (is_forced, is_alone) = (body.flag()?, body.flag()?);
+                Self::Raise { pages: body.pages()?, is_forced, is_alone }
             }
             41 => Self::Digest { pages: body.pages()? },
             42 => {
+                let is_alone = body.flag()?;
                 let (pages, words) = (body.pages()?, body.page_words()?);
                 if page_count(&pages) != words.len() as u64 {
                     return Err(Fault::Malformed("not each page has a word"));
                 }
-                Self::Protect { pages, words }
+                Self::Protect { pages, words, is_alone }
             }
             43 => Self::Unprotected { pages: body.number_u64()?..body.number_u64()? },
             44 => {

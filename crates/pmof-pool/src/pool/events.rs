@@ -247,15 +247,16 @@ impl fmt::Display for Event {
                 write!(f, "the spare {replica} did not take the place of a lost member: {}", causes(why))
             }
             Self::Scrubbed { report, took } => {
-                let ScrubReport { compared_bytes, replica_count, repaired, undecided } = &**report;
+                let ScrubReport { compared_bytes, replica_count, repaired, undecided, damaged } = &**report;
                 write!(f, "{replica_count} replicas were scrubbed: {compared_bytes} bytes compared in {took:.1?}")?;
-                match repaired.len() + undecided.len() {
+                match repaired.len() + undecided.len() + damaged.len() {
                     0 => f.write_str(", no difference"),
                     _ => write!(
                         f,
-                        ", {} pages repaired, {} pages differ and nothing says which replica is right",
+                        ", {} pages repaired, {} pages differ and nothing says which replica is right, {} are damaged everywhere",
                         repaired.len(),
-                        undecided.len()
+                        undecided.len(),
+                        damaged.len()
                     ),
                 }
             }

@@ -9,7 +9,7 @@ use pmof_control::{
 
 use super::{Event, Open};
 use crate::{
-    PoolError, ReplicaError,
+    PoolError, Repaired, ReplicaError,
     intent::{Changing, Intent, Missing, RaisedPages, Words, pages_of},
     member::{Control, Member},
     view::Positions,
@@ -61,7 +61,8 @@ impl Open {
             return false;
         }
         let Some(control) = self.members[position].control() else { return false };
-        let raise = PagesRequest::Raise { pages: std::iter::once(page..page + 1).collect(), is_forced: is_replaced };
+        let pages = std::iter::once(page..page + 1).collect();
+        let raise = PagesRequest::Raise { pages, is_forced: is_replaced, is_alone: self.is_alone() };
         matches!(control.ask_pages(raise), Ok(PagesReply::Raised { damaged }) if damaged.is_empty())
             || !self.members[position].state().is_connected()
     }
@@ -78,7 +79,8 @@ impl Open {
         let Some(epochs) = &self.epochs else { return Vec::new() };
         let damaged = RefCell::new(Vec::new());
         for pages in pages.chunks(PAGE_RANGES_MAX) {
-            let request = Request::Pages(PagesRequest::Raise { pages: pages.to_vec(), is_forced: false });
+            let is_alone = self.is_alone();
+            let request = Request::Pages(PagesRequest::Raise { pages: pages.to_vec(), is_forced: false, is_alone });
             let asked = epochs.ask_counted(on, &request, &|position, reply| match reply {
                 Reply::Pages(PagesReply::Raised { damaged: found }) => {
                     damaged.borrow_mut().extend(found.iter().map(|range| (position, range.clone())));
@@ -103,6 +105,11 @@ impl Open {
             let request = Request::RaiseIntent { first, words };
             let _asked = epochs.ask_counted(on, &request, &|_, reply| *reply == Reply::IntentChanged);
         }
+    }
+
+    /// Whether only one member says what was written, so that its medium alone vouches for it.
+    fn is_alone(&self) -> bool {
+        self.in_use().filter(|member| member.control().is_some_and(Control::keeps_digests)).count() < 2
     }
 
     /// Members of which this holds.
@@ -178,6 +185,30 @@ impl Open {
         }
     }
 
+    /// Verifies the pages of a range on all members in sync that keep digests, and repairs those that are damaged. `found` is given each of them, and whether it was repaired. False: no member keeps digests.
+    pub(super) fn verify_pages(&self, range: &Range<u64>, found: &mut dyn FnMut(Repaired, bool)) -> bool {
+        let Some(intent) = &self.intent else { return false };
+        let mut is_verified = false;
+        for (position, member) in self.members.iter().enumerate() {
+            let is_counted = member.state().is_in_sync() && !member.state().is_witness();
+            let Some(control) = member.control().filter(|control| is_counted && control.keeps_digests()) else {
+                continue;
+            };
+            is_verified = true;
+            for page in damaged_in(control, pages_of(range)) {
+                let _changing = intent.lock();
+                // A writer may have come first, and repaired it.
+                let is_damaged = !damaged_in(control, page..page + 1).is_empty();
+                if is_damaged {
+                    let is_healed = self.heal(position, page);
+                    let replica = Arc::clone(&member.standing().place);
+                    found(Repaired { replica, range: self.page_bytes(page) }, is_healed);
+                }
+            }
+        }
+        is_verified
+    }
+
     /// Protects pages on all members in sync that keep digests, where these agree. They are durable, and not raised.
     pub(super) fn protect(&self, intent: &Intent, pages: &[Range<u64>]) {
         let Some(raised) = intent.pages() else { return };
@@ -227,10 +258,10 @@ impl Open {
         let (pages, words): (Vec<u64>, Vec<u64>) = still.unzip();
         let (mut left, mut words) = (ranges_of(&pages), &words[..]);
         left.reverse();
-        let keeps_digests = self.positions_of(Control::keeps_digests);
+        let (keeps_digests, is_alone) = (self.positions_of(Control::keeps_digests), self.is_alone());
         while !left.is_empty() {
             let (pages, first) = PagesRequest::protect_page(&mut left, &mut words);
-            let request = Request::Pages(PagesRequest::Protect { pages, words: first.to_vec() });
+            let request = Request::Pages(PagesRequest::Protect { pages, words: first.to_vec(), is_alone });
             epochs.ask_in_use(keeps_digests, &request, &|_, reply| {
                 matches!(reply, Reply::Pages(PagesReply::Protected { .. }))
             });
@@ -357,7 +388,8 @@ fn raise_by_force(member: &dyn Member, pages: &[Range<u64>]) {
     let keeps_digests = |control: &&Control| control.keeps_digests() && !member.state().is_witness();
     let Some(control) = member.control().filter(keeps_digests) else { return };
     for pages in pages.chunks(PAGE_RANGES_MAX) {
-        let reply = control.ask_pages(PagesRequest::Raise { pages: pages.to_vec(), is_forced: true });
+        let raise = PagesRequest::Raise { pages: pages.to_vec(), is_forced: true, is_alone: false };
+        let reply = control.ask_pages(raise);
         if !matches!(reply, Ok(PagesReply::Raised { .. })) {
             return drop(control.fail(ReplicaError::Unexpected));
         }

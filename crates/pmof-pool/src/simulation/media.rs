@@ -219,7 +219,9 @@ impl Driver<Output, Vec<u8>> for OnMedia<'_> {
         let target = &mut self.world.targets[self.number];
         match output {
             Output::Read { offset: 0, .. } => return Ok(target.header().encode().to_vec()),
-            Output::ReadBegin(_) => panic!("the simulation's files have format 3"),
+            Output::KeepResident(_) | Output::LetGo(_) | Output::ReadBegin(_) => {
+                panic!("the simulation's files have format 3")
+            }
             Output::Read { offset, len_bytes } => return Ok(target.media.read(offset, len_bytes)),
             Output::Store { offset, bytes } => match Page::at(offset) {
                 Some(at) => self.store(at, &bytes)?,

@@ -198,6 +198,37 @@ fn damaged_text(pool: &Pool, offset: u64) -> String {
     pool.read(offset, &mut [0]).expect_err("it is damaged").to_string()
 }
 
+/// With two replicas, too, whose comparison says nothing, and with one.
+#[test]
+fn a_scrub_repairs_what_differs_from_its_digest() {
+    let (targets, files) = start::<2>();
+    let pool = with_digests(urls(&targets)).create(SIZE_BYTES).unwrap();
+    pool.persist(50_000, &pattern(100_000, 4)).unwrap();
+    pool.close().unwrap();
+    for (replica, page) in [(0, 13), (1, 14), (1, 900), (0, 1000), (1, 1000)] {
+        files.rot(replica, page * PAGE_BYTES);
+    }
+    let pool = options(urls(&targets)).open().unwrap();
+    let report = pool.scrub(&mut |_| {}).unwrap();
+    let pages = |found: &[pmof_pool::Repaired]| {
+        let mut pages: Vec<_> =
+            found.iter().map(|found| (found.replica.to_string(), found.range.start / PAGE_BYTES)).collect();
+        pages.sort();
+        pages
+    };
+    let mut expected =
+        [(0, 13), (1, 14), (1, 900)].map(|(replica, page): (usize, u64)| (targets[replica].url("orders"), page));
+    expected.sort();
+    assert_eq!(pages(&report.repaired), expected);
+    assert_eq!((pages(&report.damaged).len(), report.compared_bytes, report.replica_count), (2, SIZE_BYTES, 2));
+    assert_eq!([files.judge(0)[2], files.judge(1)[2]], [1, 1]);
+    pool.persist(1000 * PAGE_BYTES, &[0; PAGE]).unwrap();
+    let clean = pool.scrub(&mut |_| {}).unwrap();
+    assert!(clean.repaired.is_empty() && clean.damaged.is_empty() && clean.undecided.is_empty(), "{clean:?}");
+    pool.close().unwrap();
+    files.assert_protected();
+}
+
 /// Writers that die leave pages without protection, and none that seems to be damaged.
 #[test]
 fn a_writer_that_dies_leaves_no_false_alarm() {

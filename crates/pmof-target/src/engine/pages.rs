@@ -18,6 +18,8 @@ const CHUNK_PAGES: u64 = 64;
 const LISTED_PAGES_MAX: u64 = 256 << 10;
 /// Bytes of the digest area that are made durable at once: what lies apart by more is made so one by one.
 const SYNCED_BYTES: u64 = 64 << 10;
+/// Pages of a replica that are kept in memory, at most: each may split a mapping in three, and a process has 65,530 of them (`vm.max_map_count`).
+const KEPT_PAGES_MAX: usize = 8192;
 
 /// A page that is being repaired: the parts that have come.
 #[derive(Clone, Debug, Default)]
@@ -76,6 +78,8 @@ pub struct PageServing<'r, R = ShippedRules> {
     computed: Vec<u64>,
     /// Words that were changed, as byte offsets of the file.
     changed: Vec<Range<u64>>,
+    /// Pages that were whole until now by their digests, or are about to be replaced.
+    verified: Vec<u64>,
 }
 
 #[derive(Debug)]
@@ -90,6 +94,8 @@ enum Phase {
     Again(Range<u64>, Vec<u64>, Vec<u64>),
     /// The word of a page that is repaired.
     RepairedWord,
+    /// Raised pages are kept in memory, one range after the other.
+    Keep(VecDeque<Range<u64>>),
     /// The map of write intent is read, to raise the bits of the pages' extents.
     Map,
     Done,
@@ -127,6 +133,7 @@ impl<R: Rules> OpenReplica<R> {
             listed: Vec::new(),
             computed: Vec::new(),
             changed: Vec::new(),
+            verified: Vec::new(),
         };
         if serving.refused.is_none() {
             serving.plan();
@@ -164,7 +171,7 @@ impl<R: Rules> PageServing<'_, R> {
                 self.left = mem::take(pages).into();
             }
             PagesRequest::Digest { pages } => self.left = mem::take(pages).into(),
-            PagesRequest::Protect { pages, words } => {
+            PagesRequest::Protect { pages, words, .. } => {
                 self.left = mem::take(pages).into();
                 self.given = mem::take(words).into();
             }
@@ -208,6 +215,21 @@ impl<R: Rules> PageServing<'_, R> {
         Some(pages)
     }
 
+    /// The raised pages that are kept in memory from now on: of others nothing is known that they hold already.
+    fn pages_to_keep(&self) -> VecDeque<Range<u64>> {
+        let mut room = KEPT_PAGES_MAX.saturating_sub(self.replica.kept_pages.len());
+        let mut ranges: VecDeque<Range<u64>> = VecDeque::new();
+        for page in self.verified.iter().copied() {
+            match ranges.back_mut() {
+                _ if room == 0 => break,
+                Some(last) if last.end == page => last.end += 1,
+                _ => ranges.push_back(page..page + 1),
+            }
+            room -= 1;
+        }
+        ranges
+    }
+
     fn list(&mut self, page: u64) {
         match self.listed.last_mut() {
             Some(last) if last.end == page => last.end += 1,
@@ -244,6 +266,7 @@ impl<R: Rules> PageServing<'_, R> {
                     states().filter(|(_, word)| *word != PageWord::Unprotected).map(|(page, _)| page).collect();
                 for page in protected {
                     self.set_word(page, digests.unprotected(page));
+                    self.verified.push(page);
                 }
                 Phase::Next
             }
@@ -265,14 +288,21 @@ impl<R: Rules> PageServing<'_, R> {
                 self.computed.extend(found);
                 Phase::Next
             }
-            PagesRequest::Protect { .. } => {
+            PagesRequest::Protect { is_alone, .. } => {
+                let is_alone = *is_alone;
                 for ((page, word), found) in pages.zip(words).zip(found) {
                     let given = self.given.pop_front();
+                    let is_kept = self.replica.kept_pages.contains(&page);
                     match digests.decode(page, word) {
+                        PageWord::Unprotected if is_alone && !is_kept => self.list(page),
                         // A page that is protected already keeps its word, and one that is damaged is not blessed.
                         PageWord::Unprotected if given == Some(found) => self.set_word(page, found),
                         _ if word == found && given == Some(found) => {}
                         _ => self.list(page),
+                    }
+                    if self.replica.kept_pages.remove(&page) {
+                        let offset = self.places().page(page);
+                        self.outputs.push_back(Output::LetGo(offset..offset + PAGE_BYTES));
                     }
                 }
                 Phase::Next
@@ -318,6 +348,7 @@ impl<R: Rules> PageServing<'_, R> {
         for (page, word) in pages.clone().zip(words) {
             if digests.decode(page, *word) != PageWord::Unprotected {
                 self.set_word(page, digests.unprotected(page));
+                self.verified.push(page);
             }
         }
     }
@@ -413,8 +444,11 @@ impl<R: Rules> Machine for PageServing<'_, R> {
                 Phase::Next => {
                     let Some(pages) = self.next_pages() else {
                         self.sync_words();
-                        let is_raised = matches!(self.request, PagesRequest::Raise { .. });
-                        self.phase = if is_raised { Phase::Map } else { Phase::Done };
+                        self.phase = match self.request {
+                            PagesRequest::Raise { is_alone: true, .. } => Phase::Keep(self.pages_to_keep()),
+                            PagesRequest::Raise { .. } => Phase::Map,
+                            _ => Phase::Done,
+                        };
                         continue;
                     };
                     let read = self.places().words(&pages);
@@ -424,6 +458,13 @@ impl<R: Rules> Machine for PageServing<'_, R> {
                 Phase::Words(pages) | Phase::Again(pages, ..) => self.places().words(pages),
                 Phase::Bytes(pages, _) => self.places().bytes(pages),
                 Phase::RepairedWord => self.places().words(&(self.replica.repair.page..self.replica.repair.page + 1)),
+                Phase::Keep(left) => match left.front() {
+                    Some(pages) => Output::KeepResident(self.places().page(pages.start)..self.places().page(pages.end)),
+                    None => {
+                        self.phase = Phase::Map;
+                        continue;
+                    }
+                },
                 Phase::Map => read_map(self.replica.header()),
                 Phase::Done => return Step::Done(Ok(Reply::Pages(self.reply()))),
             };
@@ -444,6 +485,12 @@ impl<R: Rules> Machine for PageServing<'_, R> {
                 Phase::Next
             }
             Phase::RepairedWord => self.repair(words_of(&read)[0]),
+            Phase::Keep(mut left) => {
+                if let Some(pages) = left.pop_front().filter(|_| !read.is_empty()) {
+                    self.replica.kept_pages.extend(pages);
+                }
+                Phase::Keep(left)
+            }
             Phase::Map => {
                 self.raise_extents(&read);
                 Phase::Done

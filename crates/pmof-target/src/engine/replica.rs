@@ -1,6 +1,10 @@
 //! A replica that is open: its state, its roster and its map of write intent, and what requests make of them.
 
-use std::{collections::VecDeque, mem, ops::Range};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    mem,
+    ops::Range,
+};
 
 use pmof_control::{
     CopySteps, Enclosed, FailureDomain, Header, INTENT_MESSAGE_WORDS_MAX, IntentLayout, OpenFor, PoolFormat, PoolState,
@@ -31,6 +35,8 @@ pub struct OpenReplica<R = ShippedRules> {
     roster_parts: Vec<u8>,
     /// A page that is being repaired.
     pub(super) repair: Repair,
+    /// Pages that were kept in memory since they were raised.
+    pub(super) kept_pages: BTreeSet<u64>,
     /// Its writer keeps the map of write intent.
     keeps_intent: bool,
     /// An epoch was begun since it was opened, so that it is for this opening to say that it ended in order.
@@ -71,6 +77,7 @@ impl<R: Rules> OpenReplica<R> {
             roster_sequence,
             roster_parts: Vec::new(),
             repair: Repair::default(),
+            kept_pages: BTreeSet::new(),
             keeps_intent: false,
             has_begun: false,
             named_epoch: None,

@@ -31,6 +31,16 @@ pub(super) fn perform(medium: &dyn Medium, output: &Output) -> Result<Vec<u8>, M
         Output::StoreWord { offset, word } => medium.atomic_store(*offset, *word)?,
         Output::WriteBack(range) => medium.write_back(range.start, range.end - range.start)?,
         Output::Sync(range) => medium.sync_range(range.start, range.end - range.start)?,
+        Output::KeepResident(range) => {
+            let is_kept =
+                medium.memory().is_some_and(|memory| memory.keep_resident(range.start, range.end - range.start));
+            return Ok(vec![0; usize::from(is_kept)]);
+        }
+        Output::LetGo(range) => {
+            if let Some(memory) = medium.memory() {
+                memory.let_go(range.start, range.end - range.start);
+            }
+        }
         Output::Flush => medium.fence()?,
         Output::CheckName
         | Output::Publish

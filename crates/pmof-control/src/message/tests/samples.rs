@@ -268,10 +268,12 @@ pub(super) fn replies() -> Vec<Reply> {
 /// Requests that version 4 does not know.
 pub(super) fn newer_requests() -> Vec<Request> {
     vec![
-        Request::Pages(PagesRequest::Raise { pages: vec![7..8, 9..300], is_forced: true }),
-        Request::Pages(PagesRequest::Raise { pages: vec![0..1; PAGE_RANGES_MAX], is_forced: false }),
+        Request::Pages(PagesRequest::Raise { pages: vec![7..8, 9..300], is_forced: true, is_alone: false }),
+        Request::Pages(PagesRequest::Raise { pages: vec![0..1; PAGE_RANGES_MAX], is_forced: false, is_alone: true }),
+        Request::Pages(PagesRequest::Raise { pages: vec![7..8, 1..2], is_forced: false, is_alone: true }),
         Request::Pages(PagesRequest::Digest { pages: vec![4..5, 6..7] }),
-        Request::Pages(PagesRequest::Protect { pages: vec![7..8, 9..10], words: vec![1 << 63, 5] }),
+        Request::Pages(PagesRequest::Protect { pages: vec![7..8, 9..10], words: vec![1 << 63, 5], is_alone: false }),
+        Request::Pages(PagesRequest::Protect { pages: vec![7..8, 9..10], words: vec![1 << 63, 5], is_alone: true }),
         Request::Pages(PagesRequest::Unprotected { pages: 1 << 33..u64::MAX }),
         Request::Pages(PagesRequest::Verify { pages: 5..5 + VERIFIED_PAGES_MAX }),
         Request::Pages(PagesRequest::Repair { page: 6, word: 1 << 63, offset: 2048, bytes: vec![9; REPAIRED_BYTES] }),

@@ -40,7 +40,7 @@ fn ask(pool: &mut OpenPool, request: PagesRequest) -> PagesReply {
 }
 
 fn raise(pool: &mut OpenPool, pages: &[Range<u64>]) -> Vec<Range<u64>> {
-    match ask(pool, PagesRequest::Raise { pages: pages.to_vec(), is_forced: false }) {
+    match ask(pool, PagesRequest::Raise { pages: pages.to_vec(), is_forced: false, is_alone: false }) {
         PagesReply::Raised { damaged } => damaged,
         other => panic!("{other:?}"),
     }
@@ -49,7 +49,7 @@ fn raise(pool: &mut OpenPool, pages: &[Range<u64>]) -> Vec<Range<u64>> {
 /// Digests pages and protects them by that.
 fn protect(pool: &mut OpenPool, pages: &[Range<u64>]) -> Vec<Range<u64>> {
     let PagesReply::Digests { words } = ask(pool, PagesRequest::Digest { pages: pages.to_vec() }) else { panic!() };
-    match ask(pool, PagesRequest::Protect { pages: pages.to_vec(), words }) {
+    match ask(pool, PagesRequest::Protect { pages: pages.to_vec(), words, is_alone: false }) {
         PagesReply::Protected { others } => others,
         other => panic!("{other:?}"),
     }
@@ -194,9 +194,32 @@ fn a_page_is_protected_by_the_digest_that_it_has_only() {
     assert_eq!(raise(&mut pool, &[1..3]), []);
     let PagesReply::Digests { words } = ask(&mut pool, PagesRequest::Digest { pages: vec![1..3] }) else { panic!() };
     write(&pool, PAGE_BYTES, b"later").expect("raised");
-    let reply = ask(&mut pool, PagesRequest::Protect { pages: vec![1..3], words: words.clone() });
+    let reply = ask(&mut pool, PagesRequest::Protect { pages: vec![1..3], words: words.clone(), is_alone: false });
     assert_eq!(reply, PagesReply::Protected { others: vec![1..2] });
     assert_eq!(unprotected(&mut pool), [1..2]);
+}
+
+/// Without another replica only what was in memory all the time gets a digest.
+#[test]
+fn a_page_that_may_have_been_loaded_again_gets_no_digest_alone() {
+    let (_root, _store, mut pool) = made();
+    let alone = |pool: &mut OpenPool, is_kept: bool| {
+        ask(pool, PagesRequest::Raise { pages: vec![1..3], is_forced: false, is_alone: is_kept });
+        let PagesReply::Digests { words } = ask(pool, PagesRequest::Digest { pages: vec![1..3] }) else { panic!() };
+        ask(pool, PagesRequest::Protect { pages: vec![1..3], words, is_alone: true })
+    };
+    assert_eq!(alone(&mut pool, false), PagesReply::Protected { others: vec![1..3] });
+    assert_eq!(unprotected(&mut pool), [1..3]);
+    assert_eq!(
+        alone(&mut pool, true),
+        PagesReply::Protected { others: vec![1..3] },
+        "it was not whole by a digest before"
+    );
+    assert_eq!(protect(&mut pool, &[1..3]), [], "with another replica");
+    if pool.medium().keep_resident(pool.data_offset(), 4 * PAGE_BYTES) {
+        assert_eq!(alone(&mut pool, true), PagesReply::Protected { others: vec![] });
+        assert_eq!(alone(&mut pool, false), PagesReply::Protected { others: vec![1..3] }, "it was let go");
+    }
 }
 
 #[test]
@@ -236,7 +259,7 @@ fn what_is_asked_of_the_wrong_pool_or_page_is_refused() {
     assert!(matches!(pool.ask(Request::Pages(beyond)), Err(StoreError::NoSuchPage { page: PAGES, count: PAGES, .. })));
     drop(pool);
     let mut reader = open(&store, "orders", OpenFor::Read).expect("a pool");
-    let raise = Request::Pages(PagesRequest::Raise { pages: vec![0..1], is_forced: true });
+    let raise = Request::Pages(PagesRequest::Raise { pages: vec![0..1], is_forced: true, is_alone: false });
     assert!(matches!(reader.ask(raise.clone()), Err(StoreError::ReadOnly { .. })));
     let mut former = create(&store, "former");
     assert!(matches!(former.ask(raise), Err(StoreError::NoDigests { .. })));
@@ -348,14 +371,14 @@ impl Shadow {
     fn write_and_protect(&mut self) {
         for round in 1..3_u8 {
             let pages = vec![1..2, 3..4];
-            self.ask(PagesRequest::Raise { pages: pages.clone(), is_forced: round == 2 });
+            self.ask(PagesRequest::Raise { pages: pages.clone(), is_forced: round == 2, is_alone: false });
             self.store(PAGE_BYTES + 16, &[round; 8]);
             self.store(3 * PAGE_BYTES + 4000, &[round; 16]);
             self.medium.fence().expect("a fence");
             let PagesReply::Digests { words } = self.ask(PagesRequest::Digest { pages: pages.clone() }) else {
                 panic!()
             };
-            let reply = self.ask(PagesRequest::Protect { pages, words });
+            let reply = self.ask(PagesRequest::Protect { pages, words, is_alone: false });
             assert_eq!(reply, PagesReply::Protected { others: vec![] });
         }
     }
