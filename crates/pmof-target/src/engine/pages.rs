@@ -458,13 +458,13 @@ impl<R: Rules> Machine for PageServing<'_, R> {
                 Phase::Words(pages) | Phase::Again(pages, ..) => self.places().words(pages),
                 Phase::Bytes(pages, _) => self.places().bytes(pages),
                 Phase::RepairedWord => self.places().words(&(self.replica.repair.page..self.replica.repair.page + 1)),
-                Phase::Keep(left) => match left.front() {
-                    Some(pages) => Output::KeepResident(self.places().page(pages.start)..self.places().page(pages.end)),
-                    None => {
+                Phase::Keep(left) => {
+                    let Some(pages) = left.front() else {
                         self.phase = Phase::Map;
                         continue;
-                    }
-                },
+                    };
+                    Output::KeepResident(self.places().page(pages.start)..self.places().page(pages.end))
+                }
                 Phase::Map => read_map(self.replica.header()),
                 Phase::Done => return Step::Done(Ok(Reply::Pages(self.reply()))),
             };
