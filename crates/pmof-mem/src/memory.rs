@@ -4,7 +4,10 @@ use std::{
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     path::{Path, PathBuf},
-    sync::{Arc, OnceLock, atomic::Ordering},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
 };
 
 use rustix::{
@@ -56,7 +59,12 @@ pub struct Memory {
     /// Short stores to clean pages use pwrite(2).
     uses_pwrite: bool,
     handed: Handed,
+    /// Bytes that the kernel keeps in memory.
+    kept_bytes: AtomicU64,
 }
+
+/// Bytes that are kept in memory at once, at most. In single pages they split the mapping 16,384 times, and a process has 65,530 mappings (`vm.max_map_count`).
+const KEPT_BYTES_MAX: u64 = 32 << 20;
 
 /// The `flock` of a file, which ends here, whoever has copies of the descriptor. In a child it is the parent's.
 #[derive(Debug)]
@@ -179,17 +187,30 @@ impl Memory {
     }
 
     /// Keeps a range in memory until it is [let go](Self::let_go), so that what is read of it is what was stored, and not what a medium gave back. False: the kernel refuses
-    /// (`RLIMIT_MEMLOCK`), and nothing is kept. Memory that is its own medium, or has none, has nothing to be loaded from.
+    /// (`RLIMIT_MEMLOCK`), or 32 MiB are kept, and nothing is. Memory that is its own medium, or has none, has nothing to be loaded from.
     pub fn keep_resident(&self, offset: u64, len_bytes: u64) -> bool {
-        if self.kind() != MediumKind::PageCache && self.kind() != MediumKind::VirtioPmem {
+        if !self.may_be_loaded_again() {
             return true;
         }
-        self.mapping.lock(offset, len_bytes)
+        let is_kept = self.kept_bytes.fetch_add(len_bytes, Ordering::Relaxed) + len_bytes <= KEPT_BYTES_MAX
+            && self.mapping.lock(offset, len_bytes);
+        if !is_kept {
+            self.kept_bytes.fetch_sub(len_bytes, Ordering::Relaxed);
+        }
+        is_kept
     }
 
-    /// The range may leave memory again.
+    /// A range that is kept, or a part of one, may leave memory again.
     pub fn let_go(&self, offset: u64, len_bytes: u64) {
-        self.mapping.unlock(offset, len_bytes);
+        if self.may_be_loaded_again() {
+            self.mapping.unlock(offset, len_bytes);
+            self.kept_bytes.fetch_sub(len_bytes, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether the kernel may drop a page and load it from the medium later.
+    fn may_be_loaded_again(&self) -> bool {
+        matches!(self.kind(), MediumKind::PageCache | MediumKind::VirtioPmem)
     }
 
     /// Decides what is known of processes that get the file from now on.
@@ -372,6 +393,7 @@ impl Memory {
             declaration,
             flush,
             uses_pwrite,
+            kept_bytes: AtomicU64::new(0),
             lock: OnceLock::new(),
             handed: Handed::default(),
         }

@@ -271,6 +271,7 @@ impl Open {
     fn begin(&self, left: Left, source: usize, told: &ToldMaps) -> Result<Option<Comparable>, PoolError> {
         let Some(epochs) = &self.epochs else { return Ok(None) };
         let ranges = self.keep_intent(left, told);
+        let ranges = if left == Left::Alike { self.unprotected_in(ranges) } else { ranges };
         if !epochs.begin() {
             self.check_none_lost()?;
         }

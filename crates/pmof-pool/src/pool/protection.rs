@@ -1,7 +1,7 @@
 //! Digests of pages in the members that keep them: their protection is taken back before new bytes reach a page, and set again when these are durable; what is damaged is repaired from where
 //! it is whole.
 
-use std::{cell::RefCell, ops::Range, sync::Arc};
+use std::{cell::RefCell, collections::BTreeSet, ops::Range, sync::Arc};
 
 use pmof_control::{
     PAGE_BYTES, PAGE_RANGES_MAX, PageDigests, PagesReply, PagesRequest, REPAIRED_BYTES, Reply, Request, page_count,
@@ -324,6 +324,32 @@ impl Open {
         } else {
             Err(PoolError::Undecided { ranges: self.bytes_of(undecided) })
         }
+    }
+
+    /// What of these ranges may differ on members in sync: pages that are protected on all of them hold the same, since they have agreed on it. All of the ranges, where one keeps no digests.
+    pub(super) fn unprotected_in(&self, ranges: Vec<Range<u64>>) -> Vec<Range<u64>> {
+        let controls: Vec<_> = self.in_use().map(|member| member.control()).collect();
+        if !controls.iter().all(|control| control.is_some_and(Control::keeps_digests)) {
+            return ranges;
+        }
+        let mut pages = BTreeSet::new();
+        for range in &ranges {
+            for control in controls.iter().flatten() {
+                let mut left = pages_of(range);
+                while !left.is_empty() {
+                    let asked = PagesRequest::Unprotected { pages: left.clone() };
+                    match control.ask_pages(asked) {
+                        Ok(PagesReply::Unprotected { pages: found, end }) if end > left.start => {
+                            pages.extend(found.into_iter().flatten());
+                            left.start = end.min(left.end);
+                        }
+                        _ => return ranges,
+                    }
+                }
+            }
+        }
+        let inside = |bytes: Range<u64>| ranges.iter().any(|range| range.start < bytes.end && bytes.start < range.end);
+        self.bytes_of(pages.into_iter().filter(|page| inside(self.page_bytes(*page))))
     }
 
     /// Reads a range of which a member has damaged pages: each page from where it is whole.

@@ -18,8 +18,6 @@ const CHUNK_PAGES: u64 = 64;
 const LISTED_PAGES_MAX: u64 = 256 << 10;
 /// Bytes of the digest area that are made durable at once: what lies apart by more is made so one by one.
 const SYNCED_BYTES: u64 = 64 << 10;
-/// Pages of a replica that are kept in memory, at most: each may split a mapping in three, and a process has 65,530 of them (`vm.max_map_count`).
-const KEPT_PAGES_MAX: usize = 8192;
 
 /// A page that is being repaired: the parts that have come.
 #[derive(Clone, Debug, Default)]
@@ -217,15 +215,12 @@ impl<R: Rules> PageServing<'_, R> {
 
     /// The raised pages that are kept in memory from now on: of others nothing is known that they hold already.
     fn pages_to_keep(&self) -> VecDeque<Range<u64>> {
-        let mut room = KEPT_PAGES_MAX.saturating_sub(self.replica.kept_pages.len());
         let mut ranges: VecDeque<Range<u64>> = VecDeque::new();
         for page in self.verified.iter().copied() {
             match ranges.back_mut() {
-                _ if room == 0 => break,
                 Some(last) if last.end == page => last.end += 1,
                 _ => ranges.push_back(page..page + 1),
             }
-            room -= 1;
         }
         ranges
     }
