@@ -26,6 +26,13 @@ fn with_digests<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> PoolOptio
     options(urls).digests(true)
 }
 
+/// On a busy machine an opening may go on without a replica that is late, and that comes back.
+fn open<U: Into<String>>(urls: impl IntoIterator<Item = U>) -> Pool {
+    let pool = options(urls).open().unwrap();
+    wait_in_sync(&pool);
+    pool
+}
+
 fn start<const N: usize>() -> ([Target; N], Files) {
     let targets: [Target; N] = std::array::from_fn(|_| Target::start_fixed());
     let files = Files(targets.iter().map(file_of).collect());
@@ -116,7 +123,7 @@ fn one_flipped_bit_is_never_read() {
                 assert_eq!(files.judge(0)[2], 1, "a reader changes nothing");
                 continue;
             }
-            let pool = options(urls(&targets)).open().unwrap();
+            let pool = open(urls(&targets));
             let mut events = pool.events();
             assert_eq!(read(&pool, 5000, TEXT.len()), TEXT);
             assert_eq!(read(&pool, 5000, TEXT.len()), TEXT);
@@ -139,7 +146,7 @@ fn another_page_on_each_replica_is_healed() {
     for (replica, page) in [(0, 0), (0, 7), (1, 8), (1, 700), (0, last)] {
         files.rot(replica, page * PAGE_BYTES + 50);
     }
-    let pool = options(urls(&targets)).open().unwrap();
+    let pool = open(urls(&targets));
     let mut events = pool.events();
     assert!(read(&pool, 0, SIZE_BYTES as usize) == bytes);
     assert_eq!(healed(&mut events).len(), 3, "those of the replica that is read");
@@ -170,7 +177,7 @@ fn a_page_that_is_damaged_everywhere_is_an_error() {
         pool.close().unwrap();
         files.assert_protected();
         (0..count).for_each(|replica| files.rot(replica, 3 * PAGE_BYTES + replica as u64));
-        let pool = options(urls(&targets)).open().unwrap();
+        let pool = open(urls(&targets));
         let damaged = |result: Result<(), PoolError>| match result {
             Err(PoolError::Damaged { ranges }) => ranges,
             other => panic!("{other:?}"),
@@ -208,7 +215,7 @@ fn a_scrub_repairs_what_differs_from_its_digest() {
     for (replica, page) in [(0, 13), (1, 14), (1, 900), (0, 1000), (1, 1000)] {
         files.rot(replica, page * PAGE_BYTES);
     }
-    let pool = options(urls(&targets)).open().unwrap();
+    let pool = open(urls(&targets));
     let report = pool.scrub(&mut |_| {}).unwrap();
     let pages = |found: &[pmof_pool::Repaired]| {
         let mut pages: Vec<_> =
@@ -236,7 +243,7 @@ fn a_writer_that_dies_leaves_no_false_alarm() {
     let mut expected = vec![0; SIZE_BYTES as usize];
     drop(with_digests(urls(&targets)).create(SIZE_BYTES).unwrap());
     for round in 0..5_u64 {
-        let pool = options(urls(&targets)).open().unwrap();
+        let pool = open(urls(&targets));
         assert!(read(&pool, 0, SIZE_BYTES as usize) == expected);
         // What was damaged beside what may differ is no part of what an opening compares.
         pool.scrub(&mut |_| {}).unwrap();
@@ -258,7 +265,7 @@ fn a_writer_that_dies_leaves_no_false_alarm() {
             files.rot(replica, page * PAGE_BYTES + round);
         }
     }
-    let pool = options(urls(&targets)).open().unwrap();
+    let pool = open(urls(&targets));
     assert!(read(&pool, 0, SIZE_BYTES as usize) == expected);
     pool.scrub(&mut |_| {}).unwrap();
     pool.close().unwrap();
@@ -289,7 +296,7 @@ fn a_replica_that_was_away_catches_up_and_is_protected() {
     assert_eq!([files.judge(0)[1], files.judge(2)[1]], [0; 2]);
     files.rot(0, 115_000);
     files.rot(2, 2_005_000);
-    let pool = options(urls(&targets)).open().unwrap();
+    let pool = open(urls(&targets));
     assert!(read(&pool, 0, SIZE_BYTES as usize) == expected);
 }
 
@@ -322,7 +329,7 @@ fn pages_are_protected_over_every_way_to_a_replica() {
         let mut urls = urls.to_vec();
         urls.rotate_left(first);
         files.rot(first, 1_100_000);
-        let pool = options(urls).open().unwrap();
+        let pool = open(urls);
         assert!(read(&pool, 1_000_001, 300_000) == bytes, "{first}");
         pool.persist(1_100_000, &bytes[99_999..99_999 + 8]).unwrap();
         pool.close().unwrap();
