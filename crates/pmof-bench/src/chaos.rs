@@ -109,7 +109,7 @@ pub struct ChaosArgs {
     #[command(flatten)]
     pub trust: TrustArgs,
     /// Keep a digest of each page, so that bytes that a medium changes are never read
-    #[arg(long)]
+    #[arg(long = "page-digests")]
     digests: bool,
     /// Print one JSON object
     #[arg(long)]

@@ -84,7 +84,7 @@ pub(crate) struct CpArgs {
     #[arg(long)]
     no_verify: bool,
     /// Keep a digest of each page of the new pool, so that bytes that a medium changes are never read
-    #[arg(long)]
+    #[arg(long = "page-digests")]
     digests: bool,
     /// Replace the file DST if it exists
     #[arg(long)]

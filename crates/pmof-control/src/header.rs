@@ -94,7 +94,7 @@ pub const MAX_SIZE_BYTES: u64 = (1 << 63) - PAGE_BYTES - DATA_OFFSET;
 /// | | | reserved, zero; with a higher minor version, ignored |
 /// | 4092 | 4 | CRC32C of bytes 0..4092 with 88..96 taken as zero; lies here in every version |
 ///
-/// It lies in four blocks of the file, at bytes 0, 12,288, 131,072 and 143,360: of those that are whole the one with the highest sequence number counts.
+/// It lies in four blocks of the file, at bytes 0, 12,288, 131,072 and 143,360: the one with the highest sequence number counts among the whole ones.
 ///
 /// In versions before 4 the header lies at byte 0 only and never changes, and bytes 116 to 4091 are zero. In version 3.0 the data begins at byte 65,536; in version 2.0
 /// at byte 8192, right behind the page of the [state](crate::PoolState). Version 1.0 had no such page: its data begins at byte 4096, and bytes 88 to 95 are a generation, whose
@@ -286,12 +286,12 @@ impl Header {
         (len_bytes < 1 << 63).then_some(len_bytes)
     }
 
-    /// Bytes before the data that say what the pool is: those that are made durable before they are believed, without digests of its pages.
+    /// Bytes before the data and the digests, which say what the pool is and are made durable before they are believed.
     pub fn head_bytes(&self) -> u64 {
         self.data_offset().min(HEAD_4_BYTES)
     }
 
-    /// How the header replaces those that its file has.
+    /// How the header replaces the copies in its file.
     pub fn steps(&self) -> CopySteps {
         let bytes = self.encode();
         let pairs = self.format.header_places().chunks(2);

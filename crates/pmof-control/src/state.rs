@@ -95,7 +95,7 @@ fn member_bit(index: u16) -> u64 {
 /// | 2044 | 4 | CRC32C of bytes 0..2044 |
 ///
 /// In format 4 the state lies in [four blocks](PoolFormat::state_places) of 4096 bytes, all with the same sequence number, of which the first two are durable before the
-/// last two are written, and the last two before the change is answered. The block with the highest number counts among those that are whole. Up to the checksum a block
+/// last two are written, and the last two before the change is answered. The whole block with the highest number counts. Up to the checksum a block
 /// is as a slot, with 4 at byte 50, and zero from byte 1600 on:
 ///
 /// | offset | bytes | field |

@@ -22,9 +22,7 @@ pub enum MemError {
         size_bytes: u64,
     },
     /// The medium changed bytes since they were written: they do not have the digest that was kept of them.
-    #[error(
-        "{len_bytes} bytes at offset {offset} are not those that were written: the medium changed them; check the device"
-    )]
+    #[error("the medium changed bytes since they were written: {len_bytes} at offset {offset}; check the device")]
     Damaged {
         /// First byte of the damaged page.
         offset: u64,

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use crate::{ChangeError, PersistFailure, PoolUrl, PoolUrlError, ReplicaPlace, TargetUrl, lineage::Apart};
 
-use self::lists::{domains, failed, listed};
+use self::lists::{domains, failed, listed, ranges_text};
 
 pub(crate) use self::reasons::told;
 
@@ -741,14 +741,6 @@ pub enum PoolError {
         /// What went wrong with it.
         r#source: Arc<ReplicaError>,
     },
-}
-
-/// Ranges of bytes, for people: the first few of them.
-fn ranges_text(ranges: &[Range<u64>]) -> String {
-    const SHOWN: usize = 4;
-    let shown: Vec<_> = ranges.iter().take(SHOWN).map(|range| format!("{} to {}", range.start, range.end)).collect();
-    let more = if ranges.len() > SHOWN { format!(" and {} more ranges", ranges.len() - SHOWN) } else { String::new() };
-    format!("bytes {}{more}", shown.join(", "))
 }
 
 impl PoolError {

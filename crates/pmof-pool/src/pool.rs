@@ -161,7 +161,7 @@ struct Open {
     followers: Option<Arc<Followers>>,
     /// Is told of each loss.
     losses: Arc<Signal>,
-    /// What happens to the replicas, for those that listen.
+    /// What happens to the replicas.
     events: Arc<events::Log>,
     /// Of a pool whose flushes take long: has persists of several threads share them.
     group: Option<Arc<Group<Flushings, Persisted>>>,

@@ -49,7 +49,7 @@ pub enum Refusal {
     ForeignUser = 18,
     /// The target has no memory left for one more connection.
     NoMemory = 19,
-    /// Bytes that were to be read are not those that were written: the medium changed them. Only the read fails; the connection goes on.
+    /// The medium has changed the bytes that were to be read. Only the read fails; the connection goes on.
     Damaged = 20,
     /// A write to a page whose digest says what it holds: its protection has to be taken back first.
     Protected = 21,

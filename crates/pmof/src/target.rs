@@ -4,8 +4,9 @@
 pub use pmof_bootstrap::{Nonces, Prover, Secret};
 #[doc(inline)]
 pub use pmof_control::{
-    ControlError, ControlVersion, DomainName, DomainNameError, Epoch, Header, MemberProgress, MemberStanding,
-    MessageHead, PoolFormat, PoolState, RosterError, SpokenVersions, TargetStatus, ToldEvent, WriterStatus,
+    ControlError, ControlVersion, CopySteps, DomainName, DomainNameError, Epoch, Extension, FileLayout, Header,
+    MemberProgress, MemberStanding, MessageHead, PoolFormat, PoolState, RosterError, SpokenVersions, TargetStatus,
+    ToldEvent, WriterStatus,
 };
 #[doc(inline)]
 pub use pmof_target::{

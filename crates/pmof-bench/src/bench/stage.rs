@@ -53,7 +53,7 @@ pub(super) struct StageArgs {
     #[arg(long, value_name = "CPU")]
     pub(super) target_cpu: Option<usize>,
     /// Keep a digest of each page, so that bytes that a medium changes are never read
-    #[arg(long)]
+    #[arg(long = "page-digests")]
     pub(super) digests: bool,
     /// Print one JSON object
     #[arg(long)]

@@ -142,7 +142,7 @@ fn files_that_are_no_usable_pools() {
     for name in ["newer", "feature", "torn", "short"] {
         pmof(["cp", text(&source), &target.url(name)]).done();
     }
-    change_header(&target.file("newer"), 8, &[4, 0]);
+    change_header(&target.file("newer"), 8, &[5, 0]);
     change_header(&target.file("feature"), 16, &[1]);
     let mut torn = fs::read(target.file("torn")).unwrap();
     torn[70] ^= 1;
@@ -151,7 +151,7 @@ fn files_that_are_no_usable_pools() {
 
     for (name, words) in [
         ("letter", &["letter was not touched", "it is not a pool"][..]),
-        ("newer", &["version 4.0", "use a newer pmof"]),
+        ("newer", &["version 5.0", "use a newer pmof"]),
         ("feature", &["features 0x1", "use a newer pmof"]),
         ("torn", &["header is damaged", "restore it"]),
         ("short", &["has 50000 bytes", "restore it"]),

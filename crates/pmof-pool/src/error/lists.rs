@@ -1,6 +1,6 @@
-//! Lists of replicas in the texts of errors.
+//! Lists of replicas and of bytes in the texts of errors.
 
-use std::{error::Error, sync::Arc};
+use std::{error::Error, ops::Range, sync::Arc};
 
 use pmof_mem::causes;
 
@@ -34,4 +34,12 @@ pub(super) fn domains(replicas: &[(Arc<ReplicaPlace>, Option<String>)]) -> Strin
         format!("{replica} in {}", domain.as_deref().unwrap_or("an unknown one"))
     };
     replicas.iter().map(domain).collect::<Vec<_>>().join(", ")
+}
+
+/// Ranges of bytes, for people: the first few of them.
+pub(super) fn ranges_text(ranges: &[Range<u64>]) -> String {
+    const SHOWN: usize = 4;
+    let shown: Vec<_> = ranges.iter().take(SHOWN).map(|range| format!("{} to {}", range.start, range.end)).collect();
+    let more = if ranges.len() > SHOWN { format!(" and {} more ranges", ranges.len() - SHOWN) } else { String::new() };
+    format!("bytes {}{more}", shown.join(", "))
 }

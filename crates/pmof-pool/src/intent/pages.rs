@@ -1,6 +1,6 @@
 //! Which pages of an open pool have no protection on its members, since they may be written.
 //!
-//! Whoever writes looks whether the page's bit is *hot*: raised on all members, and written since the last sweep. One load tells, as of an extent.
+//! A write checks whether the page's bit is *hot*: raised on all members, and written since the last sweep. That takes one load, as for an extent.
 
 use std::{
     ops::Range,
@@ -127,7 +127,7 @@ impl RaisedPages {
         pages.iter().flat_map(|pages| self.not_raised(pages)).collect()
     }
 
-    /// Cools the pages of a range of bytes, while nobody posts, and takes those out that were cold before. `is_flushed`: everything posted before the last sweep is durable. What is
+    /// Cools the pages of a range of bytes, while no write is posted, and takes out the pages that were cold before. `is_flushed`: everything posted before the last sweep is durable. What is
     /// taken out is added to `taken`.
     pub(crate) fn sweep(
         &self,
@@ -160,7 +160,7 @@ impl RaisedPages {
         swept
     }
 
-    /// Takes out all that are raised: nobody writes any more.
+    /// Takes out all raised pages of a pool that is not written any more.
     pub(crate) fn take_all(&self) -> Vec<Range<u64>> {
         let raised = self.raised();
         for (word, mask) in raised.iter().flat_map(words) {
@@ -199,7 +199,7 @@ fn words(pages: &Range<u64>) -> impl Iterator<Item = (usize, u64)> {
     })
 }
 
-/// The pages of bits, in order, those that touch as one range.
+/// The pages of bits, in order; adjacent ones form one range.
 fn ranges(bits: impl Iterator<Item = (usize, u64)>) -> Vec<Range<u64>> {
     let mut ranges: Vec<Range<u64>> = Vec::new();
     for (word, mut bits) in bits {

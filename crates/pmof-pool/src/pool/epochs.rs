@@ -332,7 +332,7 @@ impl Epochs {
         state.tell(state.in_use() | (current & state.prompt()), request, expected);
     }
 
-    /// The same of some of these members, whose answers `accept` judges. Returns those that were asked.
+    /// The same of some of these members, whose answers `accept` judges. Returns the members that were asked.
     pub(super) fn ask_counted(
         &self,
         some: Positions,

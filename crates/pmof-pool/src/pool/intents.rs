@@ -102,7 +102,7 @@ impl Open {
     }
 
     /// Before a range is copied to members that differ from the others: has all know durably that they may differ there, and those take back the protection of its pages. On the others it stays, so that
-    /// whoever meets a copy that was cut short knows which one is whole.
+    /// after a copy that was cut short it is known which one is whole.
     pub(super) fn intend_copy(&self, range: &Range<u64>, to: &[Arc<dyn Member>]) {
         if let Some(intent) = &self.intent {
             let mut changing = intent.lock();
@@ -184,7 +184,7 @@ impl Shared {
                     open.clear_on_all(&stay, |_| open.facts.durability);
                 }
             }
-            // Whoever raises a page from here on waits only while words are set.
+            // A write that raises a page from here on waits only while words are set.
             drop(changing);
             open.protect(&intent, &swept.taken);
             (open, swept.cold)

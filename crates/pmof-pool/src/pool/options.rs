@@ -197,7 +197,7 @@ impl PoolOptions {
         self
     }
 
-    /// Makes a pool whose replicas keep a digest of each page of 4096 bytes (file format 4), so that bytes that a medium has changed are told from those that were written: they are never read, and
+    /// Makes a pool whose replicas keep a digest of each page of 4096 bytes (file format 4), so that bytes that a medium has changed are never read, and
     /// repaired from a replica that has them. Of a page that was written the digest is back 8 to 16 seconds after the last write, and when the pool is closed; until then the page is not protected. A target
     /// that is too old for it makes its replica without digests. Off unless told otherwise.
     #[must_use]

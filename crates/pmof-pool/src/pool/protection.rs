@@ -18,6 +18,9 @@ use crate::{
 /// Pages whose words are compared and set at a time: as many as a message names apart.
 const PROTECTED_AT_ONCE: u64 = 192;
 
+/// Pages that are raised at a time: 16 MiB, which a target verifies in some milliseconds, or reads from its disk in the time of an answer.
+const RAISED_AT_ONCE: u64 = 4096;
+
 /// Pages that a replica named as damaged, with its position.
 type DamagedPages = Vec<(usize, Range<u64>)>;
 
@@ -74,13 +77,14 @@ impl Open {
         }
     }
 
-    /// Has pages raised, and returns those that are damaged. Members that are not in sync raise them whatever they hold.
+    /// Has pages raised, and returns the damaged ones. Members that are not in sync raise them whatever they hold.
     fn ask_to_raise(&self, pages: &[Range<u64>], on: Positions) -> DamagedPages {
         let Some(epochs) = &self.epochs else { return Vec::new() };
         let damaged = RefCell::new(Vec::new());
-        for pages in pages.chunks(PAGE_RANGES_MAX) {
+        for pages in batches(pages, RAISED_AT_ONCE) {
             let is_alone = self.is_alone();
-            let request = Request::Pages(PagesRequest::Raise { pages: pages.to_vec(), is_forced: false, is_alone });
+            let raise = PagesRequest::Raise { pages: pages.clone(), is_forced: false, is_alone };
+            let request = Request::Pages(raise);
             let asked = epochs.ask_counted(on, &request, &|position, reply| match reply {
                 Reply::Pages(PagesReply::Raised { damaged: found }) => {
                     damaged.borrow_mut().extend(found.iter().map(|range| (position, range.clone())));
@@ -88,10 +92,10 @@ impl Open {
                 }
                 _ => false,
             });
-            // Whoever is connected is sent what is written: those that catch up, and those that are about to become members.
+            // Writes go to every connected member: also to one that catches up, or is about to become a member.
             for (position, member) in self.members.iter().enumerate().filter(|(at, _)| asked >> at & 1 == 0) {
                 if on >> position & 1 != 0 && member.state().is_connected() && !member.state().is_slow() {
-                    raise_by_force(&**member, pages);
+                    raise_by_force(&**member, &pages);
                 }
             }
         }
@@ -142,8 +146,8 @@ impl Open {
         ranges
     }
 
-    /// Repairs a page that is damaged on a member, from another that has what its digest says; from one that is behind, too. No page is written meanwhile: it is protected, and whoever would raise it
-    /// waits.
+    /// Repairs a page that is damaged on a member, from another that has what its digest says; from one that is behind, too. The page is not written meanwhile: it is protected, and a writer that
+    /// would raise it waits.
     fn heal(&self, position: usize, page: u64) -> bool {
         let damaged = &*self.members[position];
         let Some(control) = damaged.control() else { return false };
@@ -174,7 +178,7 @@ impl Open {
         read.is_ok().then_some(bytes)
     }
 
-    /// Heals the pages of a range that are damaged on a member, where this handle writes the pool. Nobody raises a page meanwhile.
+    /// Heals the pages of a range that are damaged on a member, where this handle writes the pool. No page is raised meanwhile.
     pub(super) fn heal_range(&self, position: usize, range: &Range<u64>) {
         let Some(intent) = &self.intent else { return };
         let _changing = intent.lock();
@@ -185,7 +189,7 @@ impl Open {
         }
     }
 
-    /// Verifies the pages of a range on all members in sync that keep digests, and repairs those that are damaged. `found` is given each of them, and whether it was repaired. False: no member keeps digests.
+    /// Verifies the pages of a range on all members in sync that keep digests, and repairs the damaged ones. `found` is given each of them, and whether it was repaired. False: no member keeps digests.
     pub(super) fn verify_pages(&self, range: &Range<u64>, found: &mut dyn FnMut(Repaired, bool)) -> bool {
         let Some(intent) = &self.intent else { return false };
         let mut is_verified = false;
@@ -212,14 +216,14 @@ impl Open {
     /// Protects pages on all members in sync that keep digests, where these agree. They are durable, and not raised.
     pub(super) fn protect(&self, intent: &Intent, pages: &[Range<u64>]) {
         let Some(raised) = intent.pages() else { return };
-        for pages in batches(pages) {
+        for pages in batches(pages, PROTECTED_AT_ONCE) {
             let Some(agreed) = self.agreed(&pages) else { return };
             let mut changing = intent.lock();
             self.protect_agreed(raised, agreed, &mut changing);
         }
     }
 
-    /// Protects all pages that are raised: everything is durable, and nobody writes any more.
+    /// Protects all raised pages of a pool that is about to be closed: everything is durable.
     pub(super) fn protect_all(&self) {
         if let Some((intent, pages)) = self.intent.as_ref().and_then(|intent| Some((intent, intent.pages()?))) {
             self.protect(intent, &pages.take_all());
@@ -313,7 +317,7 @@ impl Open {
             let given = given.filter(|at| is(*at, PageState::Unprotected));
             let source = whole.first().copied().or(given);
             let source = source.or_else(|| (0..members.len()).find(|at| is(*at, PageState::Unprotected)));
-            // What is damaged on all of them is told to whoever reads it.
+            // A page that is damaged on all of them is an error for its reader.
             let Some(source) = source else { continue };
             let others = members.iter().enumerate().filter(|(at, _)| *at != source && !whole.contains(at));
             let to: Vec<_> = others.map(|(_, member)| Arc::clone(member)).collect();
@@ -413,8 +417,8 @@ impl Held {
 fn raise_by_force(member: &dyn Member, pages: &[Range<u64>]) {
     let keeps_digests = |control: &&Control| control.keeps_digests() && !member.state().is_witness();
     let Some(control) = member.control().filter(keeps_digests) else { return };
-    for pages in pages.chunks(PAGE_RANGES_MAX) {
-        let raise = PagesRequest::Raise { pages: pages.to_vec(), is_forced: true, is_alone: false };
+    for pages in batches(pages, RAISED_AT_ONCE) {
+        let raise = PagesRequest::Raise { pages, is_forced: true, is_alone: false };
         let reply = control.ask_pages(raise);
         if !matches!(reply, Ok(PagesReply::Raised { .. })) {
             return drop(control.fail(ReplicaError::Unexpected));
@@ -453,18 +457,18 @@ fn damaged_in(control: &Control, pages: Range<u64>) -> Vec<u64> {
     damaged
 }
 
-/// Ranges of at most so many pages together as are protected at a time.
-fn batches(pages: &[Range<u64>]) -> Vec<Vec<Range<u64>>> {
-    let (mut batches, mut batch, mut room) = (Vec::new(), Vec::new(), PROTECTED_AT_ONCE);
+/// As many ranges at a time as one message holds, of at most so many pages together.
+fn batches(pages: &[Range<u64>], pages_max: u64) -> Vec<Vec<Range<u64>>> {
+    let (mut batches, mut batch, mut room) = (Vec::new(), Vec::new(), pages_max);
     for range in pages {
         let mut range = range.clone();
         while !range.is_empty() {
             let part = range.start..range.end.min(range.start + room);
             (room, range.start) = (room - (part.end - part.start), part.end);
             batch.push(part);
-            if room == 0 {
+            if room == 0 || batch.len() == PAGE_RANGES_MAX {
                 batches.push(std::mem::take(&mut batch));
-                room = PROTECTED_AT_ONCE;
+                room = pages_max;
             }
         }
     }
@@ -488,4 +492,26 @@ fn ranges_of(pages: &[u64]) -> Vec<Range<u64>> {
 fn without(ranges: &[Range<u64>], pages: &[u64]) -> Vec<Range<u64>> {
     let left: Vec<u64> = ranges.iter().cloned().flatten().filter(|page| pages.binary_search(page).is_err()).collect();
     ranges_of(&left)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_hold_all_pages_and_no_more_than_a_message() {
+        let single: Vec<_> = (0..1000).map(|page| 2 * page..2 * page + 1).collect();
+        let found = batches(&single, RAISED_AT_ONCE);
+        assert!(found.iter().all(|batch| batch.len() <= PAGE_RANGES_MAX));
+        assert_eq!(found.concat(), single);
+        let long = batches(std::slice::from_ref(&(7..10_000)), RAISED_AT_ONCE);
+        assert!(long.iter().flatten().eq([&(7..4103), &(4103..8199), &(8199..10_000)]), "{long:?}");
+        assert_eq!(batches(&[], 9), Vec::<Vec<_>>::new());
+    }
+
+    #[test]
+    fn pages_are_taken_out_of_ranges() {
+        assert_eq!(without(&[0..4, 9..11], &[1, 9]), [0..1, 2..4, 10..11]);
+        assert_eq!(without(&[], &[1]), Vec::<Range<u64>>::new());
+    }
 }

@@ -14,7 +14,7 @@ use super::{
 
 /// Pages whose bytes are read at once.
 const CHUNK_PAGES: u64 = 64;
-/// Words that are looked at for one request for those that are not protected, at most.
+/// Words that one request for unprotected pages looks at, at most.
 const LISTED_PAGES_MAX: u64 = 256 << 10;
 /// Bytes of the digest area that are made durable at once: what lies apart by more is made so one by one.
 const SYNCED_BYTES: u64 = 64 << 10;

@@ -142,7 +142,7 @@ pub enum StoreError {
         /// How many there are.
         count: u64,
     },
-    /// The bytes that were sent for a damaged page are not those that it had.
+    /// The bytes that were sent for a damaged page have another digest than the page had.
     #[error("page {page} of pool {name} was left as it is: what came to repair it does not have the page's digest")]
     NotItsDigest {
         /// Its name.
