@@ -29,7 +29,9 @@ impl Open {
     /// those needed that are damaged are left out.
     pub(super) fn raise_pages(&self, mut missing: Missing, needed: &Range<u64>) -> Result<Missing, PoolError> {
         let keeps_digests: Positions = self.positions_of(Control::keeps_digests);
-        if let Some(words) = &missing.words {
+        // Where a member keeps no map none is believed, and it would not know the request.
+        let is_map_kept = self.intent.as_ref().is_some_and(|intent| intent.is_kept());
+        if let Some(words) = missing.words.as_ref().filter(|_| is_map_kept) {
             self.raise_words(words, !keeps_digests);
         }
         let damaged = self.ask_to_raise(&missing.pages, keeps_digests);
