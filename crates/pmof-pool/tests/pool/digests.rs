@@ -87,6 +87,14 @@ impl Files {
         (0..page_count(header.size_bytes)).filter(is_protected).nth(skipped).expect("a page that is protected")
     }
 
+    /// Takes a page's protection back.
+    fn unprotect(&self, replica: usize, page: u64) {
+        let (file, header) = header_of(&self.0[replica]);
+        let word = PageDigests::new(header.pool_uuid).unprotected(page);
+        let area = header.layout.digests().expect("digests");
+        file.write_all_at(&word.to_le_bytes(), area.start + 8 * page).expect("written");
+    }
+
     #[track_caller]
     fn assert_protected(&self) {
         let all = [page_count(SIZE_BYTES), 0, 0];
@@ -264,6 +272,10 @@ fn a_writer_that_dies_leaves_no_false_alarm() {
             let page = files.protected(replica, skipped);
             files.rot(replica, page * PAGE_BYTES + round);
         }
+        // A page that was raised on the first replica only, and written there: the other one's digest holds.
+        let page = files.protected(0, 200);
+        files.unprotect(0, page);
+        files.rot(0, page * PAGE_BYTES + 7);
     }
     let pool = open(urls(&targets));
     assert!(read(&pool, 0, SIZE_BYTES as usize) == expected);
@@ -298,6 +310,20 @@ fn a_replica_that_was_away_catches_up_and_is_protected() {
     files.rot(2, 2_005_000);
     let pool = open(urls(&targets));
     assert!(read(&pool, 0, SIZE_BYTES as usize) == expected);
+    pool.close().unwrap();
+    // Away for a whole session, so that no page that it lacks is raised by the next writer.
+    targets[2].stop();
+    let pool = options(urls(&targets[..2])).open().unwrap();
+    pool.persist(3_500_000, &[5; 10_000]).unwrap();
+    expected[3_500_000..][..10_000].fill(5);
+    pool.close().unwrap();
+    targets[2].restart();
+    let pool = open(urls(&targets));
+    pool.close().unwrap();
+    let pool = open([targets[2].url("orders")]);
+    assert!(read(&pool, 0, SIZE_BYTES as usize) == expected);
+    pool.close().unwrap();
+    assert_eq!([0, 1, 2].map(|replica| files.judge(replica)[2]), [0, 0, 0]);
 }
 
 /// Over shm and in a file of this process as over tcp; where bytes are stored past the target's CPU, too.
