@@ -6,7 +6,7 @@ use pmof_replication::comparing::Findings;
 
 use crate::{ReplicaPlace, member::Member};
 
-/// A page that differed on one replica from what most of them hold, and was made equal.
+/// A page that differed on one replica from what most of them hold, or from its digest, and was made equal to what the others hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Repaired {
     /// The replica whose copy was wrong.

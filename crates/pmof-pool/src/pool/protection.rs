@@ -9,7 +9,7 @@ use pmof_control::{
 
 use super::{Event, Open};
 use crate::{
-    PoolError, ReplicaError,
+    PoolError, Repaired, ReplicaError,
     intent::{Changing, Intent, Missing, RaisedPages, Words, pages_of},
     member::{Control, Member},
     view::Positions,
@@ -146,13 +146,16 @@ impl Open {
             let digests = PageDigests::new(self.facts.uuid);
             let word = digests.protected(page, digests.digest(page, &bytes));
             // Where only the word is damaged it is set again if both hold the same, or the other one's digest says that it is whole.
-            let is_certain = digest_of(control, page) == Some(word) || is_protected(&**other, page);
-            let word = if is_certain { word } else { 0 };
-            bytes.chunks(REPAIRED_BYTES).enumerate().all(|(part, bytes)| {
+            let is_same = digest_of(control, page) == Some(word);
+            let is_certain = is_same || is_protected(&**other, page);
+            let given = if is_certain { word } else { 0 };
+            let is_repaired = bytes.chunks(REPAIRED_BYTES).enumerate().all(|(part, bytes)| {
                 let offset = (part * REPAIRED_BYTES) as u16;
-                let repair = PagesRequest::Repair { page, word, offset, bytes: bytes.to_vec() };
+                let repair = PagesRequest::Repair { page, word: given, offset, bytes: bytes.to_vec() };
                 matches!(control.ask_pages(repair), Ok(PagesReply::Repaired))
-            })
+            });
+            // An older word, whole and of other bytes, as a lost write leaves it, admits no repair. Where both hold the same the page is protected anew, as one of which nothing is known.
+            is_repaired || is_same && raise_one_by_force(control, page)
         });
         let (replica, range) = (Arc::clone(&damaged.standing().place), self.page_bytes(page));
         self.events.add(if is_healed { Event::Healed { replica, range } } else { Event::Damaged { replica, range } });
@@ -176,6 +179,25 @@ impl Open {
         for page in damaged_in(control, pages_of(range)) {
             self.heal(position, page);
         }
+    }
+
+    /// Heals the pages of a range that are damaged on any member in sync, and returns what was healed. Writers wait only while a page is repaired.
+    pub(super) fn heal_all(&self, range: &Range<u64>) -> Vec<Repaired> {
+        let Some(intent) = &self.intent else { return Vec::new() };
+        let mut healed = Vec::new();
+        for (position, member) in self.members.iter().enumerate().filter(|(_, member)| member.state().is_in_sync()) {
+            let Some(control) = member.control().filter(|control| control.keeps_digests()) else { continue };
+            for page in damaged_in(control, pages_of(range)) {
+                let _changing = intent.lock();
+                // It may have been repaired or replaced meanwhile.
+                let is_damaged = !damaged_in(control, page..page + 1).is_empty();
+                if is_damaged && self.heal(position, page) {
+                    let replica = Arc::clone(&member.standing().place);
+                    healed.push(Repaired { replica, range: self.page_bytes(page) });
+                }
+            }
+        }
+        healed
     }
 
     /// Protects pages on all members in sync that keep digests, where these agree. They are durable, and not raised.
@@ -362,6 +384,12 @@ fn raise_by_force(member: &dyn Member, pages: &[Range<u64>]) {
             return drop(control.fail(ReplicaError::Unexpected));
         }
     }
+}
+
+/// Has a member take back the protection of one page, whatever it holds.
+fn raise_one_by_force(control: &Control, page: u64) -> bool {
+    let raise = PagesRequest::Raise { pages: std::iter::once(page..page + 1).collect(), is_forced: true };
+    matches!(control.ask_pages(raise), Ok(PagesReply::Raised { damaged }) if damaged.is_empty())
 }
 
 /// The word that a member's bytes of a page have.
