@@ -351,6 +351,14 @@ const AFTER_TESTS: &[Suite] = &[
         ..PLAIN
     },
     Suite {
+        name: "damage",
+        command: &[PMOF, "damage", "--cases", "1500"],
+        slow: true,
+        needs: Need::PmofCommand("damage"),
+        row: Some(Row::Second),
+        ..PLAIN
+    },
+    Suite {
         name: "vm",
         command: &["cargo", "xtask", "vm", "test"],
         counting: Counting::ByTest(Runner::Closing),
@@ -372,6 +380,12 @@ const SOAKS: &[Suite] = &[
         name: "chaos: 200 kills over shm",
         command: &[PMOF, "chaos", "--transport", "shm", "--kills", "200", "--pauses", "0"],
         needs: Need::PmofCommand("chaos"),
+        ..PLAIN
+    },
+    Suite {
+        name: "damage: 100,000 cases",
+        command: &[PMOF, "damage", "--cases", "100000", "--jobs", "8"],
+        needs: Need::PmofCommand("damage"),
         ..PLAIN
     },
     Suite {

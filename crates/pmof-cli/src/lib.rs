@@ -7,7 +7,7 @@
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
-use pmof_bench::{bench, chaos, soak};
+use pmof_bench::{bench, chaos, damage, soak};
 use pmof_console::{interrupt::clean_up_on_signals, trust::TrustArgs};
 
 mod backup;
@@ -49,6 +49,7 @@ enum Command {
     Doctor(doctor::DoctorArgs),
     Soak(soak::SoakArgs),
     Chaos(chaos::ChaosArgs),
+    Damage(damage::DamageArgs),
     Completions(shell::CompletionsArgs),
     Man(shell::ManArgs),
     #[command(hide = true)]
@@ -69,7 +70,7 @@ impl Command {
     /// Whether it makes directories, files and targets for its own use.
     fn makes_files(&self) -> bool {
         match self {
-            Self::Demo(_) | Self::Cp(_) | Self::Bench(_) | Self::Soak(_) | Self::Chaos(_) => true,
+            Self::Demo(_) | Self::Cp(_) | Self::Bench(_) | Self::Soak(_) | Self::Chaos(_) | Self::Damage(_) => true,
             Self::Pool(args) => args.makes_files(),
             _ => false,
         }
@@ -114,6 +115,7 @@ pub fn pmof() -> ExitCode {
         Command::Doctor(args) => doctor::run(args),
         Command::Soak(args) => soak::run(args),
         Command::Chaos(args) => chaos::run(args),
+        Command::Damage(args) => damage::run(args),
         Command::Completions(args) => shell::completions(args),
         Command::Man(args) => shell::man(args),
         Command::BenchFloor(args) => bench::run_floor_server(args),

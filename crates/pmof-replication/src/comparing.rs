@@ -79,7 +79,8 @@ pub trait Contents {
     /// Reads ranges from one member and posts them to another, which catches up. False: not all could be read.
     fn copy(&self, from: &Self::Member, ranges: &[Range<u64>], to: &Self::Member) -> impl Future<Output = bool>;
 
-    /// Reads a range from one member and posts it to others in sync. The range counts as written: one that is lost meanwhile comes back with it.
+    /// Reads a range from one member and posts it to others in sync. The range counts as written: one that is lost meanwhile comes back with it. False: the member that
+    /// is to be read knows that its medium has changed the range, and nothing was posted.
     ///
     /// # Errors
     /// That of the member that is read.
@@ -88,7 +89,7 @@ pub trait Contents {
         from: &Self::Member,
         range: &Range<u64>,
         to: &[Self::Member],
-    ) -> impl Future<Output = Result<(), Self::Failure>>;
+    ) -> impl Future<Output = Result<bool, Self::Failure>>;
 
     /// The ranges outside of which all bytes of a member are zeros. `None`: the member is lost.
     fn data_ranges(&self, member: &Self::Member) -> impl Future<Output = Option<Vec<Range<u64>>>>;

@@ -103,6 +103,11 @@ fn chaos_leaves_nothing() {
     interrupt(|place| ["chaos", "--kills", "1000", "--dir", text(place.path())].map(str::to_owned).to_vec());
 }
 
+#[test]
+fn damage_leaves_nothing() {
+    interrupt(|place| ["damage", "--cases", "100000", "--dir", text(place.path())].map(str::to_owned).to_vec());
+}
+
 /// It keeps what it has measured, to go on with.
 #[test]
 fn a_report_leaves_what_it_goes_on_with() {

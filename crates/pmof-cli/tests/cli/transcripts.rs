@@ -152,6 +152,7 @@ transcripts!(
     chaos,
     completions,
     cp,
+    damage,
     demo,
     doctor,
     man,

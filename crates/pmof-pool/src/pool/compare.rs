@@ -109,8 +109,12 @@ impl Contents for Open {
         from: &Arc<dyn Member>,
         range: &Range<u64>,
         to: &[Arc<dyn Member>],
-    ) -> Result<(), PoolError> {
-        self.copy_range(from, range, to).map(drop)
+    ) -> Result<bool, PoolError> {
+        match self.copy_range(from, range, to) {
+            Ok(_) => Ok(true),
+            Err(PoolError::Replica { source, .. }) if matches!(*source, ReplicaError::Damaged { .. }) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     async fn data_ranges(&self, member: &Arc<dyn Member>) -> Option<Vec<Range<u64>>> {

@@ -159,13 +159,16 @@ impl Open {
             let digests = PageDigests::new(self.facts.uuid);
             let word = digests.protected(page, digests.digest(page, &bytes));
             // Where only the word is damaged it is set again if both hold the same, or the other one's digest says that it is whole.
-            let is_certain = digest_of(control, page) == Some(word) || is_protected(&**other, page);
-            let word = if is_certain { word } else { 0 };
-            bytes.chunks(REPAIRED_BYTES).enumerate().all(|(part, bytes)| {
+            let is_same = digest_of(control, page) == Some(word);
+            let is_certain = is_same || is_protected(&**other, page);
+            let given = if is_certain { word } else { 0 };
+            let is_repaired = bytes.chunks(REPAIRED_BYTES).enumerate().all(|(part, bytes)| {
                 let offset = (part * REPAIRED_BYTES) as u16;
-                let repair = PagesRequest::Repair { page, word, offset, bytes: bytes.to_vec() };
+                let repair = PagesRequest::Repair { page, word: given, offset, bytes: bytes.to_vec() };
                 matches!(control.ask_pages(repair), Ok(PagesReply::Repaired))
-            })
+            });
+            // An older word, whole and of other bytes, as a lost write leaves it, admits no repair. Where both hold the same the page is protected anew, as one of which nothing is known.
+            is_repaired || is_same && raise_one_by_force(control, page)
         });
         let (replica, range) = (Arc::clone(&damaged.standing().place), self.page_bytes(page));
         self.events.add(if is_healed { Event::Healed { replica, range } } else { Event::Damaged { replica, range } });
@@ -426,6 +429,13 @@ fn raise_by_force(member: &dyn Member, pages: &[Range<u64>]) {
             return drop(control.fail(ReplicaError::Unexpected));
         }
     }
+}
+
+/// Has a member take back the protection of one page, whatever it holds.
+fn raise_one_by_force(control: &Control, page: u64) -> bool {
+    let raise =
+        PagesRequest::Raise { pages: std::iter::once(page..page + 1).collect(), is_forced: true, is_alone: false };
+    matches!(control.ask_pages(raise), Ok(PagesReply::Raised { damaged }) if damaged.is_empty())
 }
 
 /// The word that a member's bytes of a page have.

@@ -26,7 +26,9 @@ impl Pool {
     /// Compares all replicas in sync with each other, while the pool may be written, and repairs each page that differs from what more than
     /// half of them hold. Targets compute digests; of what differs a byte is sent. `progress` is told how many bytes were compared.
     ///
-    /// Writers wait while a block that differs is looked at again. Of two replicas that differ nothing says which is right: that is told, and
+    /// Where a pool keeps digests of its pages, each page that a medium has changed is first repaired from any replica that has it as it was written.
+    ///
+    /// Writers wait while a block that differs is looked at again. Of two replicas that differ, without digests, nothing says which is right: that is reported, and
     /// nothing is changed.
     ///
     /// # Errors
@@ -51,11 +53,13 @@ impl Shared {
     pub(super) fn scrub_window(&self, scrub: &mut Scrub) -> Result<(), PoolError> {
         let Scrub { at, report } = scrub;
         let window = *at..(*at + WINDOW_LEN_BYTES).min(self.facts.size_bytes);
-        if self.hold()?.epochs.is_none() {
+        let open = self.hold()?;
+        if open.epochs.is_none() {
             return Err(PoolError::NoEpochs);
         }
-        // What differs from its own digest needs no other replica to be known.
-        let is_verified = self.hold()?.verify_pages(&window, &mut |page, is_healed| report.add_page(page, is_healed));
+        // What differs from its own digest needs no other replica to be known, also of two; most replicas may have been changed in the same way.
+        let is_verified = open.verify_pages(&window, &mut |page, is_healed| report.add_page(page, is_healed));
+        drop(open);
         let mut found = Findings::default();
         let is_compared = done(comparing::scrub_window(self, &window, &mut found));
         report.add(found);

@@ -85,7 +85,7 @@ impl Contents for Open {
         true
     }
 
-    async fn repair(&self, from: &Rc<Member>, range: &Range<u64>, to: &[Rc<Member>]) -> Result<(), ()> {
+    async fn repair(&self, from: &Rc<Member>, range: &Range<u64>, to: &[Rc<Member>]) -> Result<bool, ()> {
         let world = &self.rules.world;
         let held = read(world, from).await.ok_or(())?;
         self.written.mark(range.clone());
@@ -99,7 +99,7 @@ impl Contents for Open {
                 send(world, member, Message::Write { page, words: held[page] });
             }
         }
-        Ok(())
+        Ok(true)
     }
 
     async fn data_ranges(&self, _: &Rc<Member>) -> Option<Vec<Range<u64>>> {

@@ -384,3 +384,72 @@ fn pages_that_are_left_alone_are_protected_again() {
     pool.close().unwrap();
     files.assert_protected();
 }
+
+/// A scrub repairs what no read has met: of two replicas, and where most hold the same wrong bytes.
+#[test]
+fn a_scrub_repairs_pages_by_their_digests() {
+    for count in [2, 3] {
+        let targets: Vec<_> = (0..count).map(|_| Target::start_fixed()).collect();
+        let files = Files(targets.iter().map(file_of).collect());
+        let bytes = pattern(SIZE_BYTES as usize, 5);
+        let pool = with_digests(urls(&targets)).create(SIZE_BYTES).unwrap();
+        pool.persist(0, &bytes).unwrap();
+        pool.close().unwrap();
+        // The first one is read: of that page nothing would be noticed.
+        files.rot(1, 9 * PAGE_BYTES + 1);
+        (1..count).for_each(|replica| files.rot(replica, 700 * PAGE_BYTES));
+        let pool = options(urls(&targets)).open().unwrap();
+        let report = pool.scrub(&mut |_| ()).unwrap();
+        assert!(report.undecided.is_empty() && report.compared_bytes == SIZE_BYTES, "{report:?}");
+        let mut repaired: Vec<_> = report.repaired.iter().map(|page| page.range.start / PAGE_BYTES).collect();
+        repaired.sort_unstable();
+        assert_eq!(repaired, [9, 700, 700][..count]);
+        assert!(read(&pool, 0, SIZE_BYTES as usize) == bytes);
+        pool.close().unwrap();
+        files.assert_protected();
+    }
+}
+
+/// A page that is damaged everywhere fails no scrub, and takes no replica out of use.
+#[test]
+fn a_scrub_goes_on_where_a_page_is_lost() {
+    let (targets, files) = start::<3>();
+    let pool = with_digests(urls(&targets)).create(SIZE_BYTES).unwrap();
+    pool.persist(0, &pattern(100_000, 4)).unwrap();
+    pool.close().unwrap();
+    // Two of them alike.
+    for (replica, offset) in [(0, 4), (1, 4), (2, 5)] {
+        files.rot(replica, 3 * PAGE_BYTES + offset);
+    }
+    files.rot(1, 5 * PAGE_BYTES);
+    let pool = options(urls(&targets)).open().unwrap();
+    let mut events = pool.events();
+    pool.scrub(&mut |_| ()).unwrap();
+    assert_eq!(healed(&mut events), [(targets[1].url("orders"), 5)]);
+    assert!(!pool.status().unwrap().is_degraded());
+    assert!(matches!(pool.read(3 * PAGE_BYTES, &mut [0]), Err(PoolError::Damaged { .. })));
+}
+
+/// A write of digest words that never reached the medium leaves older ones, each whole: the pages are as on the other replica, whose digests hold.
+#[test]
+fn older_words_are_replaced() {
+    let (targets, files) = start::<2>();
+    let bytes = pattern(SIZE_BYTES as usize, 8);
+    let pool = with_digests(urls(&targets)).create(SIZE_BYTES).unwrap();
+    let (file, header) = header_of(&files.0[0]);
+    let at = header.layout.digests().unwrap().start;
+    let mut older = vec![0; 512];
+    file.read_exact_at(&mut older, at).unwrap();
+    pool.persist(0, &bytes).unwrap();
+    pool.close().unwrap();
+    file.write_all_at(&older, at).unwrap();
+    assert_eq!(files.judge(0)[2], 64);
+    let pool = options(urls(&targets)).open().unwrap();
+    let mut expected = bytes;
+    pool.persist(7 * PAGE_BYTES + 9, b"a part of a page").unwrap();
+    expected[7 * PAGE + 9..][..16].copy_from_slice(b"a part of a page");
+    assert!(read(&pool, 0, SIZE_BYTES as usize) == expected);
+    assert_eq!(files.judge(0)[2], 0);
+    pool.close().unwrap();
+    assert_eq!((files.judge(0)[2], files.judge(1)), (0, [page_count(SIZE_BYTES), 0, 0]));
+}

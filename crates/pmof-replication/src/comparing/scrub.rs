@@ -97,7 +97,10 @@ pub async fn settle<S: Scrubbed>(
             continue;
         };
         let to: Vec<_> = wrong.iter().map(|member| in_use[*member].clone()).collect();
-        held.repair(&in_use[right], &range, &to).await?;
+        if !held.repair(&in_use[right], &range, &to).await? {
+            found.undecided.push(range);
+            continue;
+        }
         for member in &wrong {
             is_repaired[*member] = true;
         }

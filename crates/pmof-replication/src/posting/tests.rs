@@ -290,7 +290,7 @@ impl Contents for Pool {
         false
     }
 
-    async fn repair(&self, _: &Member, _: &Range<u64>, _: &[Member]) -> Result<(), ()> {
+    async fn repair(&self, _: &Member, _: &Range<u64>, _: &[Member]) -> Result<bool, ()> {
         Err(())
     }
 

@@ -64,13 +64,13 @@ impl Contents for Holdings {
         self.pool.outcome("copy", to).is_ok()
     }
 
-    async fn repair(&self, _: &Member, range: &Range<u64>, to: &[Member]) -> Result<(), ()> {
+    async fn repair(&self, _: &Member, range: &Range<u64>, to: &[Member]) -> Result<bool, ()> {
         let is_repaired = |position, page| {
             let is_to = to.iter().any(|member| self.position(member) == position);
             is_to && range.contains(&(page as u64 * PAGE_BYTES))
         };
         self.pool.rotten.borrow_mut().retain(|(position, page)| !is_repaired(*position, *page));
-        Ok(())
+        Ok(true)
     }
 
     async fn data_ranges(&self, _: &Member) -> Option<Vec<Range<u64>>> {
