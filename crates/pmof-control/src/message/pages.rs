@@ -76,6 +76,8 @@ pub enum PagesReply {
     Raised {
         /// The damaged ones, as many ranges as fit.
         damaged: Vec<Range<u64>>,
+        /// Pages that were protected and whole until now, as many ranges as fit. None where the request was forced.
+        verified: Vec<Range<u64>>,
     },
     /// To `Digest`: the word that each page would have.
     Digests {
@@ -211,7 +213,11 @@ impl PagesReply {
 
     pub(super) fn encode(&self, frame: &mut Frame) {
         match self {
-            Self::Raised { damaged: pages } | Self::Protected { others: pages } => frame.pages(pages),
+            Self::Raised { damaged, verified } => {
+                frame.pages(damaged);
+                frame.pages(verified);
+            }
+            Self::Protected { others } => frame.pages(others),
             Self::Digests { words } => frame.page_words(words),
             Self::Unprotected { pages, end } | Self::Verified { damaged: pages, end } => {
                 frame.number_u64(*end);
@@ -223,7 +229,7 @@ impl PagesReply {
 
     pub(super) fn parse(kind: u16, body: &mut Body<'_>) -> Parsed<Self> {
         Ok(match kind {
-            0xa8 => Self::Raised { damaged: body.pages()? },
+            0xa8 => Self::Raised { damaged: body.pages()?, verified: body.pages()? },
             0xa9 => Self::Digests { words: body.page_words()? },
             0xaa => Self::Protected { others: body.pages()? },
             0xab => {

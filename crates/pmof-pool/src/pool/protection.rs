@@ -21,8 +21,8 @@ const PROTECTED_AT_ONCE: u64 = 192;
 /// Pages that are raised at a time: 16 MiB, which a target verifies in some milliseconds, or reads from its disk in the time of an answer.
 const RAISED_AT_ONCE: u64 = 4096;
 
-/// Pages that a replica named as damaged, with its position.
-type DamagedPages = Vec<(usize, Range<u64>)>;
+/// Pages of replicas, each with its position.
+type PagesOf = Vec<(usize, Range<u64>)>;
 
 impl Open {
     /// Has pages raised on all members that keep digests, and the bits of the map on the others. `needed`: what is about to be written, in bytes. Returns what was raised; pages beyond
@@ -34,14 +34,18 @@ impl Open {
         if let Some(words) = missing.words.as_ref().filter(|_| is_map_kept) {
             self.raise_words(words, !keeps_digests);
         }
-        let damaged = self.ask_to_raise(&missing.pages, keeps_digests);
+        let (damaged, verified) = self.ask_to_raise(&missing.pages, keeps_digests);
         if damaged.is_empty() {
             return Ok(missing);
         }
+        let vouching = |page| {
+            let of_page = verified.iter().filter(|(_, pages)| pages.contains(&page));
+            of_page.fold(0, |vouching: Positions, (position, _)| vouching | 1 << position)
+        };
         let mut lost = Vec::new();
         for (position, pages) in damaged {
             for page in pages {
-                if !self.raise_damaged(position, page, needed) {
+                if !self.raise_damaged(position, page, vouching(page), needed) {
                     lost.push(page);
                 }
             }
@@ -58,17 +62,17 @@ impl Open {
         Ok(missing)
     }
 
-    /// A page that is damaged on a member: repaired, and raised then; or raised as it is, where all of it is about to be written.
-    fn raise_damaged(&self, position: usize, page: u64, needed: &Range<u64>) -> bool {
+    /// A page that is damaged on a member: repaired, and raised then; or raised as it is, where all of it is about to be written. `vouching`: members where it was whole until it was raised.
+    fn raise_damaged(&self, position: usize, page: u64, vouching: Positions, needed: &Range<u64>) -> bool {
         let bytes = self.page_bytes(page);
         let is_replaced = needed.start <= bytes.start && bytes.end <= needed.end;
-        if !is_replaced && !self.heal(position, page) {
+        if !is_replaced && !self.heal(position, page, vouching) {
             return false;
         }
         let Some(control) = self.members[position].control() else { return false };
         let pages = std::iter::once(page..page + 1).collect();
         let raise = PagesRequest::Raise { pages, is_forced: is_replaced, is_alone: self.is_alone() };
-        matches!(control.ask_pages(raise), Ok(PagesReply::Raised { damaged }) if damaged.is_empty())
+        matches!(control.ask_pages(raise), Ok(PagesReply::Raised { damaged, .. }) if damaged.is_empty())
             || !self.members[position].state().is_connected()
     }
 
@@ -79,17 +83,19 @@ impl Open {
         }
     }
 
-    /// Has pages raised, and returns the damaged ones. Members that are not in sync raise them whatever they hold.
-    fn ask_to_raise(&self, pages: &[Range<u64>], on: Positions) -> DamagedPages {
-        let Some(epochs) = &self.epochs else { return Vec::new() };
-        let damaged = RefCell::new(Vec::new());
+    /// Has pages raised, and returns those that are damaged and those that were whole until now. Members that are not in sync raise them whatever they hold.
+    fn ask_to_raise(&self, pages: &[Range<u64>], on: Positions) -> (PagesOf, PagesOf) {
+        let Some(epochs) = &self.epochs else { return Default::default() };
+        let found = RefCell::new((Vec::new(), Vec::new()));
         for pages in batches(pages, RAISED_AT_ONCE) {
             let is_alone = self.is_alone();
             let raise = PagesRequest::Raise { pages: pages.clone(), is_forced: false, is_alone };
             let request = Request::Pages(raise);
             let asked = epochs.ask_counted(on, &request, &|position, reply| match reply {
-                Reply::Pages(PagesReply::Raised { damaged: found }) => {
-                    damaged.borrow_mut().extend(found.iter().map(|range| (position, range.clone())));
+                Reply::Pages(PagesReply::Raised { damaged, verified }) => {
+                    let mut found = found.borrow_mut();
+                    found.0.extend(damaged.iter().map(|range| (position, range.clone())));
+                    found.1.extend(verified.iter().map(|range| (position, range.clone())));
                     true
                 }
                 _ => false,
@@ -101,7 +107,7 @@ impl Open {
                 }
             }
         }
-        damaged.into_inner()
+        found.into_inner()
     }
 
     /// Raises bits of the map on these members.
@@ -149,18 +155,18 @@ impl Open {
     }
 
     /// Repairs a page that is damaged on a member, from another that has what its digest says; from one that is behind, too. The page is not written meanwhile: it is protected, and a writer that
-    /// would raise it waits.
-    fn heal(&self, position: usize, page: u64) -> bool {
+    /// would raise it waits. `vouching`: members whose page is unprotected by now, and was whole when that was done.
+    fn heal(&self, position: usize, page: u64, vouching: Positions) -> bool {
         let damaged = &*self.members[position];
         let Some(control) = damaged.control() else { return false };
         let others = self.members.iter().enumerate().filter(|(other, _)| *other != position);
-        let is_healed = others.filter(|(_, member)| member.state().is_in_sync()).any(|(_, other)| {
+        let is_healed = others.filter(|(_, member)| member.state().is_in_sync()).any(|(at, other)| {
             let Some(bytes) = self.whole_page(&**other, page) else { return false };
             let digests = PageDigests::new(self.facts.uuid);
             let word = digests.protected(page, digests.digest(page, &bytes));
             // Where only the word is damaged it is set again if both hold the same, or the other one's digest says that it is whole.
             let is_same = digest_of(control, page) == Some(word);
-            let is_certain = is_same || is_protected(&**other, page);
+            let is_certain = is_same || vouching >> at & 1 != 0 || is_protected(&**other, page);
             let given = if is_certain { word } else { 0 };
             let is_repaired = bytes.chunks(REPAIRED_BYTES).enumerate().all(|(part, bytes)| {
                 let offset = (part * REPAIRED_BYTES) as u16;
@@ -190,7 +196,7 @@ impl Open {
         let member = &*self.members[position];
         let Some(control) = member.control().filter(|control| control.keeps_digests()) else { return };
         for page in damaged_in(control, pages_of(range)) {
-            self.heal(position, page);
+            self.heal(position, page, 0);
         }
     }
 
@@ -209,7 +215,7 @@ impl Open {
                 // A writer may have come first, and repaired it.
                 let is_damaged = !damaged_in(control, page..page + 1).is_empty();
                 if is_damaged {
-                    let is_healed = self.heal(position, page);
+                    let is_healed = self.heal(position, page, 0);
                     let replica = Arc::clone(&member.standing().place);
                     found(Repaired { replica, range: self.page_bytes(page) }, is_healed);
                 }
@@ -435,7 +441,7 @@ fn raise_by_force(member: &dyn Member, pages: &[Range<u64>]) {
 fn raise_one_by_force(control: &Control, page: u64) -> bool {
     let raise =
         PagesRequest::Raise { pages: std::iter::once(page..page + 1).collect(), is_forced: true, is_alone: false };
-    matches!(control.ask_pages(raise), Ok(PagesReply::Raised { damaged }) if damaged.is_empty())
+    matches!(control.ask_pages(raise), Ok(PagesReply::Raised { damaged, .. }) if damaged.is_empty())
 }
 
 /// The word that a member's bytes of a page have.

@@ -453,3 +453,29 @@ fn older_words_are_replaced() {
     pool.close().unwrap();
     assert_eq!((files.judge(0)[2], files.judge(1)), (0, [page_count(SIZE_BYTES), 0, 0]));
 }
+
+#[test]
+fn a_page_and_its_word_are_repaired_before_a_part_of_it_is_written() {
+    let (targets, files) = start::<2>();
+    let mut bytes = pattern(SIZE_BYTES as usize, 9);
+    let pool = with_digests(urls(&targets)).create(SIZE_BYTES).unwrap();
+    pool.persist(0, &bytes).unwrap();
+    pool.close().unwrap();
+    for (replica, page) in [(0, 4), (1, 9)] {
+        files.rot(replica, page * PAGE_BYTES + 100);
+        let (file, header) = header_of(&files.0[replica]);
+        file.write_all_at(&[0xa5; 8], header.layout.digests().unwrap().start + 8 * page).unwrap();
+        assert_eq!(files.judge(replica)[2], 1);
+    }
+    let pool = options(urls(&targets)).open().unwrap();
+    for page in [4, 9] {
+        pool.persist(page * PAGE_BYTES + 9, b"a part of a page").unwrap();
+        bytes[page as usize * PAGE + 9..][..16].copy_from_slice(b"a part of a page");
+    }
+    pool.close().unwrap();
+    files.assert_protected();
+    for url in urls(&targets) {
+        let replica = options([url]).min_replicas(1).open_read_only().unwrap();
+        assert!(read(&replica, 0, SIZE_BYTES as usize) == bytes);
+    }
+}

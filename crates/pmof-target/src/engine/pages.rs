@@ -213,8 +213,8 @@ impl<R: Rules> PageServing<'_, R> {
         Some(pages)
     }
 
-    /// The raised pages that are kept in memory from now on: of others nothing is known that they hold already.
-    fn pages_to_keep(&self) -> VecDeque<Range<u64>> {
+    /// The pages that were whole until they were raised: of others nothing is known that they hold already.
+    fn verified_pages(&self) -> VecDeque<Range<u64>> {
         let mut ranges: VecDeque<Range<u64>> = VecDeque::new();
         for page in self.verified.iter().copied() {
             match ranges.back_mut() {
@@ -401,7 +401,10 @@ impl<R: Rules> PageServing<'_, R> {
         let cut = listed.get(PAGE_RANGES_MAX).map(|range| range.start);
         listed.truncate(PAGE_RANGES_MAX);
         match &self.request {
-            PagesRequest::Raise { .. } => PagesReply::Raised { damaged: listed },
+            PagesRequest::Raise { is_forced, .. } => {
+                let room = if *is_forced { 0 } else { PAGE_RANGES_MAX - listed.len() };
+                PagesReply::Raised { damaged: listed, verified: self.verified_pages().into_iter().take(room).collect() }
+            }
             PagesRequest::Digest { .. } => PagesReply::Digests { words: mem::take(&mut self.computed) },
             PagesRequest::Protect { .. } => PagesReply::Protected { others: listed },
             PagesRequest::Unprotected { pages } => {
@@ -440,7 +443,7 @@ impl<R: Rules> Machine for PageServing<'_, R> {
                     let Some(pages) = self.next_pages() else {
                         self.sync_words();
                         self.phase = match self.request {
-                            PagesRequest::Raise { is_alone: true, .. } => Phase::Keep(self.pages_to_keep()),
+                            PagesRequest::Raise { is_alone: true, .. } => Phase::Keep(self.verified_pages()),
                             PagesRequest::Raise { .. } => Phase::Map,
                             _ => Phase::Done,
                         };

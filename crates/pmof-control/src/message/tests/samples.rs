@@ -284,7 +284,7 @@ pub(super) fn newer_requests() -> Vec<Request> {
 /// Replies that version 4 does not know.
 pub(super) fn newer_replies() -> Vec<Reply> {
     vec![
-        Reply::Pages(PagesReply::Raised { damaged: vec![3..4, 9..12] }),
+        Reply::Pages(PagesReply::Raised { damaged: vec![3..4, 9..12], verified: vec![5..9, 13..14] }),
         Reply::Pages(PagesReply::Digests { words: vec![1 << 63, 7] }),
         Reply::Pages(PagesReply::Protected { others: vec![] }),
         Reply::Pages(PagesReply::Unprotected { pages: vec![0..1; PAGE_RANGES_MAX], end: 1 << 40 }),

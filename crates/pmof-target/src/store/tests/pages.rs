@@ -41,7 +41,7 @@ fn ask(pool: &mut OpenPool, request: PagesRequest) -> PagesReply {
 
 fn raise(pool: &mut OpenPool, pages: &[Range<u64>]) -> Vec<Range<u64>> {
     match ask(pool, PagesRequest::Raise { pages: pages.to_vec(), is_forced: false, is_alone: false }) {
-        PagesReply::Raised { damaged } => damaged,
+        PagesReply::Raised { damaged, .. } => damaged,
         other => panic!("{other:?}"),
     }
 }
@@ -263,6 +263,20 @@ fn what_is_asked_of_the_wrong_pool_or_page_is_refused() {
     assert!(matches!(reader.ask(raise.clone()), Err(StoreError::ReadOnly { .. })));
     let mut former = create(&store, "former");
     assert!(matches!(former.ask(raise), Err(StoreError::NoDigests { .. })));
+}
+
+/// What a raise verified may be the source of a repair elsewhere; what had no protection, or was not looked at, may not.
+#[test]
+fn a_raise_tells_what_was_whole_until_then() {
+    let (_root, _store, mut pool) = made();
+    rot(&pool, 3, 4);
+    let mut raised = |pages: Range<u64>, is_forced| {
+        ask(&mut pool, PagesRequest::Raise { pages: vec![pages], is_forced, is_alone: false })
+    };
+    assert_eq!(raised(1..2, false), PagesReply::Raised { damaged: vec![], verified: vec![1..2] });
+    let expected = PagesReply::Raised { damaged: vec![3..4], verified: vec![0..1, 2..3, 4..5] };
+    assert_eq!(raised(0..5, false), expected);
+    assert_eq!(raised(3..5, true), PagesReply::Raised { damaged: vec![], verified: vec![] });
 }
 
 /// A damaged block of the digest area hides no page: zeroed, filled, moved, or that of another pool.
