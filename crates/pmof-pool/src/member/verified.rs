@@ -4,7 +4,7 @@ use std::{
     ops::Range,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -22,13 +22,17 @@ const WORD_PAGES: u64 = 64;
 pub(super) struct VerifiedPages {
     page_count: u64,
     verified: Box<[AtomicU64]>,
+    /// Of which pages together the target was asked: what is not verified of them was damaged, and is verified apart when it is read again.
+    asked: Box<[AtomicBool]>,
 }
 
 impl VerifiedPages {
     /// None of a replica with so many bytes.
     pub(super) fn new(size_bytes: u64) -> Self {
         let page_count = page_count(size_bytes);
-        Self { page_count, verified: (0..page_count.div_ceil(WORD_PAGES)).map(|_| AtomicU64::new(0)).collect() }
+        let verified = (0..page_count.div_ceil(WORD_PAGES)).map(|_| AtomicU64::new(0)).collect();
+        let asked = (0..page_count.div_ceil(TOGETHER)).map(|_| AtomicBool::new(false)).collect();
+        Self { page_count, verified, asked }
     }
 
     /// Has the target verify the pages of a range of bytes that it has not verified yet.
@@ -46,12 +50,17 @@ impl VerifiedPages {
 
     #[cold]
     fn verify(&self, control: &Control, page: u64) -> Result<(), Arc<ReplicaError>> {
-        let first = page / TOGETHER * TOGETHER;
-        let pages = first..self.page_count.min(first + TOGETHER);
+        let together = page / TOGETHER;
+        let pages = if self.asked[together as usize].load(Ordering::Acquire) {
+            page..page + 1
+        } else {
+            together * TOGETHER..self.page_count.min((together + 1) * TOGETHER)
+        };
         let PagesReply::Verified { damaged, end } = control.ask_pages(PagesRequest::Verify { pages: pages.clone() })?
         else {
             return Err(control.fail(ReplicaError::Unexpected));
         };
+        self.asked[together as usize].store(true, Ordering::Release);
         let is_damaged = |page: u64| damaged.iter().any(|range| range.contains(&page));
         for whole in (pages.start..end.min(pages.end)).filter(|page| !is_damaged(*page)) {
             self.verified[(whole / WORD_PAGES) as usize].fetch_or(1 << (whole % WORD_PAGES), Ordering::AcqRel);
