@@ -42,7 +42,7 @@ mod tests;
 /// A case takes milliseconds, and seconds where each of its pages is lost and the machine is busy: one that is not done by then hangs.
 const HANG_LIMIT: Duration = Duration::from_secs(120);
 
-/// How often it is looked for cases that hang.
+/// The interval at which the watchdog looks for cases that hang.
 const TICK: Duration = Duration::from_millis(20);
 
 /// Lines of progress in one run.
@@ -145,7 +145,7 @@ fn damage(args: &DamageArgs, is_quiet: bool) -> Result<Report> {
     Ok(report)
 }
 
-/// A run under way, and what its threads share.
+/// What the threads of a run share.
 #[derive(Debug)]
 struct Run {
     seed: u64,

@@ -36,7 +36,7 @@ pub(super) struct Outcome {
     pub(super) is_not_opened: bool,
 }
 
-/// A case under way.
+/// A case while it runs.
 #[derive(Debug)]
 pub(super) struct Case<'a> {
     pub(super) cell: Cell,

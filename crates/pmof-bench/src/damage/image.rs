@@ -39,7 +39,7 @@ impl Image {
         Ok(Self { bytes, header })
     }
 
-    /// The bytes of the same file later, which may have no header that can be read any more.
+    /// The bytes of the same file later, whose header may be damaged by then.
     pub(super) fn again(&self, path: &Path) -> Result<Self> {
         let bytes = std::fs::read(path).with_context(|| format!("cannot read {}", path.display()))?;
         ensure!(bytes.len() == self.bytes.len(), "the length of {} has changed", path.display());

@@ -195,12 +195,12 @@ impl Open {
         let _changing = intent.lock();
         let member = &*self.members[position];
         let Some(control) = member.control().filter(|control| control.keeps_digests()) else { return };
-        for page in damaged_in(control, pages_of(range)) {
+        for page in damaged_in(control, pages_of(range)).unwrap_or_default() {
             self.heal(position, page, 0);
         }
     }
 
-    /// Verifies the pages of a range on all members in sync that keep digests, and repairs the damaged ones. `found` is given each of them, and whether it was repaired. False: no member keeps digests.
+    /// Verifies the pages of a range on all members in sync that keep digests, and repairs the damaged ones. `found` is given each of them, and whether it was repaired. False: no member that keeps digests has verified all of them.
     pub(super) fn verify_pages(&self, range: &Range<u64>, found: &mut dyn FnMut(Repaired, bool)) -> bool {
         let Some(intent) = &self.intent else { return false };
         let mut is_verified = false;
@@ -209,11 +209,12 @@ impl Open {
             let Some(control) = member.control().filter(|control| is_counted && control.keeps_digests()) else {
                 continue;
             };
+            let Some(damaged) = damaged_in(control, pages_of(range)) else { continue };
             is_verified = true;
-            for page in damaged_in(control, pages_of(range)) {
+            for page in damaged {
                 let _changing = intent.lock();
                 // A writer may have come first, and repaired it.
-                let is_damaged = !damaged_in(control, page..page + 1).is_empty();
+                let is_damaged = damaged_in(control, page..page + 1).is_some_and(|damaged| !damaged.is_empty());
                 if is_damaged {
                     let is_healed = self.heal(position, page, 0);
                     let replica = Arc::clone(&member.standing().place);
@@ -319,8 +320,9 @@ impl Open {
         for page in pages.clone() {
             let is = |at: usize, wanted: PageState| held[at].states[(page - pages.start) as usize] == wanted;
             let whole: Vec<_> = (0..members.len()).filter(|at| is(*at, PageState::Whole)).collect();
-            let words = whole.iter().map(|at| members[*at].control().and_then(|control| digest_of(control, page)));
-            if whole.len() > 1 && words.clone().any(|word| Some(word) != words.clone().next()) {
+            let word = |at: &usize| members[*at].control().and_then(|control| digest_of(control, page));
+            let words: Vec<_> = whole.iter().filter(|_| whole.len() > 1).map(word).collect();
+            if words.iter().any(|word| *word != words[0]) {
                 undecided.push(page);
                 continue;
             }
@@ -350,17 +352,8 @@ impl Open {
         let mut pages = BTreeSet::new();
         for range in &ranges {
             for control in controls.iter().flatten() {
-                let mut left = pages_of(range);
-                while !left.is_empty() {
-                    let asked = PagesRequest::Unprotected { pages: left.clone() };
-                    match control.ask_pages(asked) {
-                        Ok(PagesReply::Unprotected { pages: found, end }) if end > left.start => {
-                            pages.extend(found.into_iter().flatten());
-                            left.start = end.min(left.end);
-                        }
-                        _ => return ranges,
-                    }
-                }
+                let Some(unprotected) = unprotected_of(control, pages_of(range)) else { return ranges };
+                pages.extend(unprotected);
             }
         }
         let inside = |bytes: Range<u64>| ranges.iter().any(|range| range.start < bytes.end && bytes.start < range.end);
@@ -398,6 +391,7 @@ pub(super) fn unprotect_on(member: &dyn Member, ranges: &[Range<u64>]) {
 enum PageState {
     Unprotected,
     Whole,
+    /// Or nobody knows: its member has not answered.
     Damaged,
 }
 
@@ -408,17 +402,19 @@ struct Held {
 
 impl Held {
     fn of(member: &dyn Member, pages: &Range<u64>) -> Self {
-        let mut states = vec![PageState::Unprotected; (pages.end - pages.start) as usize];
-        let Some(control) = member.control().filter(|control| control.keeps_digests()) else { return Self { states } };
-        if let Ok(PagesReply::Unprotected { pages: unprotected, .. }) =
-            control.ask_pages(PagesRequest::Unprotected { pages: pages.clone() })
-        {
-            let is_unprotected = |page: u64| unprotected.iter().any(|range| range.contains(&page));
-            let whole = pages.clone().zip(&mut states).filter(|(page, _)| !is_unprotected(*page));
-            whole.for_each(|(_, state)| *state = PageState::Whole);
-        }
-        for page in damaged_in(control, pages.clone()) {
-            states[(page - pages.start) as usize] = PageState::Damaged;
+        let all = |state| vec![state; (pages.end - pages.start) as usize];
+        let Some(control) = member.control().filter(|control| control.keeps_digests()) else {
+            return Self { states: all(PageState::Unprotected) };
+        };
+        let (unprotected, damaged) = (unprotected_of(control, pages.clone()), damaged_in(control, pages.clone()));
+        let (Some(unprotected), Some(damaged)) = (unprotected, damaged) else {
+            return Self { states: all(PageState::Damaged) };
+        };
+        let mut states = all(PageState::Whole);
+        for (of, state) in [(unprotected, PageState::Unprotected), (damaged, PageState::Damaged)] {
+            for page in of {
+                states[(page - pages.start) as usize] = state;
+            }
         }
         Self { states }
     }
@@ -455,12 +451,26 @@ fn digest_of(control: &Control, page: u64) -> Option<u64> {
 /// Whether a page of a member is protected, and so is as it was written.
 fn is_protected(member: &dyn Member, page: u64) -> bool {
     let Some(control) = member.control().filter(|control| control.keeps_digests()) else { return false };
-    let unprotected = control.ask_pages(PagesRequest::Unprotected { pages: page..page + 1 });
-    matches!(unprotected, Ok(PagesReply::Unprotected { pages, .. }) if pages.is_empty())
+    unprotected_of(control, page..page + 1).is_some_and(|unprotected| unprotected.is_empty())
 }
 
-/// Pages of a member that are damaged, among these.
-fn damaged_in(control: &Control, pages: Range<u64>) -> Vec<u64> {
+/// Pages of a member that are not protected, among these. `None`: it has not answered for all of them.
+fn unprotected_of(control: &Control, mut pages: Range<u64>) -> Option<Vec<u64>> {
+    let mut unprotected = Vec::new();
+    while !pages.is_empty() {
+        match control.ask_pages(PagesRequest::Unprotected { pages: pages.clone() }) {
+            Ok(PagesReply::Unprotected { pages: found, end }) if end > pages.start => {
+                unprotected.extend(found.into_iter().flatten());
+                pages.start = end;
+            }
+            _ => return None,
+        }
+    }
+    Some(unprotected)
+}
+
+/// Pages of a member that are damaged, among these. `None`: it has not answered for all of them.
+fn damaged_in(control: &Control, pages: Range<u64>) -> Option<Vec<u64>> {
     let (mut damaged, mut at) = (Vec::new(), pages.start);
     while at < pages.end {
         let some = at..pages.end.min(at + pmof_control::VERIFIED_PAGES_MAX);
@@ -469,10 +479,10 @@ fn damaged_in(control: &Control, pages: Range<u64>) -> Vec<u64> {
                 damaged.extend(found.into_iter().flatten());
                 at = end;
             }
-            _ => break,
+            _ => return None,
         }
     }
-    damaged
+    Some(damaged)
 }
 
 /// As many ranges at a time as one message holds, of at most so many pages together.

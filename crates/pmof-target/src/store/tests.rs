@@ -13,7 +13,7 @@ use pmof_control::{
     DATA_OFFSET, Epoch, HEADER_BYTES, PoolFormat, Protection, ROSTER_BYTES, ROSTER_OFFSET, Reply, Request, RosterPart,
     STATE_BYTES, STATE_OFFSET, without_magic,
 };
-use pmof_mem::{Declaration, Evidence, Mechanism, MediumKind, causes};
+use pmof_mem::{Declaration, Evidence, Mechanism, Medium, MediumKind, ShadowMedium, causes, shadow::Event};
 use rustix::fs::{FlockOperation, flock};
 use tempfile::TempDir;
 
@@ -105,6 +105,20 @@ impl OpenPool {
 
     fn clear_intent(&mut self, level: Durability, first: u16, words: &[u32]) -> Result<(), StoreError> {
         self.ask(Request::ClearIntent { level, first, words: words.to_vec() }).map(drop)
+    }
+}
+
+/// Repeats what was done to another medium.
+fn replay(medium: &ShadowMedium, event: &Event) {
+    match event {
+        Event::Store { offset, bytes } if bytes.len() == 8 => {
+            let word = u64::from_le_bytes(bytes[..].try_into().expect("8 bytes"));
+            medium.atomic_store(*offset, word).expect("inside");
+        }
+        Event::Store { offset, bytes } => medium.store(*offset, bytes).expect("inside"),
+        Event::WriteBack { offset, len_bytes } => medium.write_back(*offset, *len_bytes).expect("inside"),
+        Event::Fence => medium.fence().expect("a fence"),
+        Event::Mark(_) => {}
     }
 }
 

@@ -1,7 +1,6 @@
 //! The map of write intent: what a crash leaves of a change, and when it is believed.
 
 use pmof_control::{INTENT_OFFSET, IntentLayout};
-use pmof_mem::{ShadowMedium, shadow::Event};
 
 use super::*;
 use crate::{
@@ -32,16 +31,7 @@ fn maps_left(
     let replayed = ShadowMedium::from_image(image, MediumKind::DevDax).expect("a medium");
     let (mut all, mut last) = (Vec::new(), Vec::new());
     for event in recorded.trace().iter().filter(|event| keep(event)) {
-        match event {
-            Event::Store { offset, bytes } if bytes.len() == 8 => {
-                let word = u64::from_le_bytes(bytes[..].try_into().expect("8 bytes"));
-                replayed.atomic_store(*offset, word).expect("inside");
-            }
-            Event::Store { offset, bytes } => replayed.store(*offset, bytes).expect("inside"),
-            Event::WriteBack { offset, len_bytes } => replayed.write_back(*offset, *len_bytes).expect("inside"),
-            Event::Fence => replayed.fence().expect("a fence"),
-            Event::Mark(_) => {}
-        }
+        replay(&replayed, event);
         let map_of = |image: Vec<u8>| {
             let medium = ShadowMedium::from_image(image, MediumKind::DevDax).expect("a medium");
             bits_of(&map(&medium))

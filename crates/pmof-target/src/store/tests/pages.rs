@@ -4,7 +4,6 @@
 use std::ops::Range;
 
 use pmof_control::{DIGEST_WORD_BYTES, HEAD_4_BYTES, PAGE_BYTES, PageDigests, PageWord, PagesReply, PagesRequest};
-use pmof_mem::{ShadowMedium, shadow::Event};
 
 use super::{
     super::{
@@ -427,16 +426,7 @@ fn alarms(keep: impl Fn(usize, &Event) -> bool) -> (usize, usize) {
     let replayed = ShadowMedium::from_image(before, MediumKind::DevDax).expect("a medium");
     let (mut alarms, mut images) = (0, 0);
     for (_, event) in shadow.medium.trace().iter().enumerate().filter(|(at, event)| keep(*at, event)) {
-        match event {
-            Event::Store { offset, bytes } if bytes.len() == 8 => {
-                let word = u64::from_le_bytes(bytes[..].try_into().expect("8 bytes"));
-                replayed.atomic_store(*offset, word).expect("inside");
-            }
-            Event::Store { offset, bytes } => replayed.store(*offset, bytes).expect("inside"),
-            Event::WriteBack { offset, len_bytes } => replayed.write_back(*offset, *len_bytes).expect("inside"),
-            Event::Fence => replayed.fence().expect("a fence"),
-            Event::Mark(_) => {}
-        }
+        replay(&replayed, event);
         for image in replayed.crash_images(200) {
             (alarms, images) = (alarms + Shadow::judged(&header, &image).0, images + 1);
         }
@@ -479,12 +469,7 @@ fn a_crash_leaves_a_whole_pool_on_a_device_or_none() {
         let replayed = ShadowMedium::from_image(before.to_vec(), MediumKind::DevDax).expect("a medium");
         let mut found = Vec::new();
         for event in recorded.trace() {
-            match event {
-                Event::Store { offset, bytes } => replayed.store(offset, &bytes).expect("inside"),
-                Event::WriteBack { offset, len_bytes } => replayed.write_back(offset, len_bytes).expect("inside"),
-                Event::Fence => replayed.fence().expect("a fence"),
-                Event::Mark(_) => {}
-            }
+            replay(&replayed, &event);
             found.extend(replayed.crash_images(20).map(|image| (Holds::of(&image[..HEAD_4_BYTES as usize]), image)));
         }
         found
