@@ -224,6 +224,25 @@ fn a_replica_that_hangs_keeps_nobody_waiting() {
     in_time("it is closed", move || pool.close().unwrap());
 }
 
+/// Each write is the first one to its page, whose protection all members take back before it.
+#[test]
+fn a_replica_that_hangs_keeps_nobody_waiting_who_unprotects_pages() {
+    let three = Three::start();
+    let pool = three.options().digests(true).loss_timeout(HOUR).create(1 << 20).unwrap();
+    let mut events = pool.events();
+    three.relay.hang();
+    for value in 0..50_u64 {
+        assert_without_third(&pool.persist(5 * 4096 * value, &value.to_le_bytes()).unwrap(), &three);
+    }
+    next_event(&mut events, |event| matches!(event, Event::Slow { .. }));
+    three.relay.set_late(0);
+    next_event(&mut events, |event| matches!(event, Event::InSync { .. }));
+    assert_equal(&pool);
+    three.relay.hang();
+    pool.persist(4096, b"it hangs again").unwrap();
+    in_time("it is closed", move || pool.close().unwrap());
+}
+
 #[test]
 fn nobody_who_writes_waits_for_a_replica_that_hangs_and_is_removed() {
     let three = Three::start();
